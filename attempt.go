@@ -1,0 +1,183 @@
+package retrip
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// send makes one attempt on the base and returns what is known of it.
+func (op *operation) send() {
+	op.attempt++
+	if op.attempt > 1 {
+		op.last = outcome{}
+	}
+	a := &op.last
+	a.Number, a.Request = op.attempt, op.req
+	if op.timed {
+		a.Start = time.Now()
+	}
+	var resp *http.Response
+	var err error
+	tr := op.trace(a.Start)
+	op.next, op.running = nil, tr // the base owns the body from here on
+	if tr == nil {
+		resp, err = op.t.Unwrap().RoundTrip(op.req)
+	} else {
+		resp, err = op.t.Unwrap().RoundTrip(&tr.request)
+	}
+	timedOut := tr != nil && tr.returned()
+	if op.timed {
+		a.Duration = time.Since(a.Start)
+	}
+	op.running = nil
+	op.judge(a, tr, resp, err, timedOut)
+	if op.gateDone != nil {
+		op.tellGate(a.gateError())
+	}
+}
+
+// trace prepares an attempt that cannot go down as the caller made it; it is nil for one
+// that can: the first attempt of a safe request to an HTTP/1 origin that nobody looks at,
+// since nothing that could be seen of it would change anything.
+func (op *operation) trace(now time.Time) *traced {
+	c, req := op.cfg, op.req
+	http1 := op.speaksHTTP1()
+	protected := op.permitted
+	if op.attempt == 1 && op.safe && protected && !op.upgrade && http1 && !op.timed && !op.marks && op.key == "" &&
+		c.attemptTimeout == 0 && c.totalTimeout == 0 && !c.stamps &&
+		(op.body.kind == noBody || op.body.kind == memoryBody && !op.body.wrong) {
+		op.body.handed = true
+		return nil
+	}
+
+	a := &traced{
+		Context: op.ctx, whole: req, length: op.body.length, protected: protected,
+		std: isStd(op.t.Unwrap()), forever: op.ctx.Done() == nil,
+	}
+	a.plainHTTP1 = http1 && req.URL != nil && req.URL.Scheme == "http"
+	header := op.stamp(req.Header, now)
+	a.replays = netReplays(req.Method, header) // a key that was added counts too
+	a.most = max(2, c.maxAttempts-op.attempt+1)
+	secure := req.URL != nil && req.URL.Scheme == "https"
+	limit := op.attemptLimit()
+	// A body that is still being read must not hold an answer up that is given up: on
+	// HTTP/2 closing it waits for that Read unless the context has ended.
+	reads := secure && op.body.kind > memoryBody
+	if limit > 0 || !http1 || reads || !protected && (secure || a.replays) {
+		a.Context, a.cancel = context.WithCancel(op.ctx)
+	}
+	a.attach(op.ctx, !protected || op.upgrade, a.cancel != nil && !a.forever && op.body.kind != noBody, secure)
+	if op.attempt > 1 || op.marks {
+		a.mark = carried{attempt: op.attempt, marked: true}
+	}
+
+	a.request = *req.WithContext(a) // inlined: the copy lands in a
+	a.request.Header = header
+	op.giveBody(a)
+	a.request.GetBody = nil
+	if http1 && req.GetBody != nil && op.body.kind != noBody {
+		a.request.GetBody = a.hidden
+	}
+	if limit > 0 {
+		a.limit(limit)
+	}
+	return a
+}
+
+func isStd(base http.RoundTripper) bool {
+	_, ok := base.(*http.Transport)
+	return ok
+}
+
+// speaksHTTP1 reports whether the origin is known to speak HTTP/1: at once for plain http
+// by an *http.Transport, otherwise by its last answer.
+func (op *operation) speaksHTTP1() bool {
+	if op.origin == nil {
+		return false
+	}
+	if op.req.URL.Scheme == "http" {
+		if std, ok := op.t.Unwrap().(*http.Transport); ok {
+			return std.Protocols == nil || !std.Protocols.UnencryptedHTTP2()
+		}
+	}
+	return op.origin.proto.Load() == 1
+}
+
+// giveBody gives the attempt its body, watched unless that would cost a second write.
+func (op *operation) giveBody(a *traced) {
+	body, watched := op.next, true
+	if op.attempt == 1 {
+		body, watched = op.body.first()
+	}
+	if op.body.kind == noBody || !watched {
+		a.request.Body = body
+		if op.body.kind == noBody {
+			a.request.Body = op.req.Body
+		}
+		return
+	}
+	a.body = attemptBody{src: body, length: op.body.length, strict: op.attempt > 1}
+	a.request.Body = &a.body
+	if op.body.stream != nil && op.attempt >= op.cfg.maxAttempts {
+		op.body.stream.stopHolding()
+	}
+}
+
+// stampAttempt sets the headers that tell the origin of the attempt.
+func (op *operation) stampAttempt(h http.Header, names *AttemptHeaders, now time.Time) {
+	set := func(name, value string) {
+		if name != "" {
+			h[name] = []string{value}
+		}
+	}
+	set(names.Attempt, strconv.Itoa(op.attempt))
+	if names.OperationID != "" {
+		set(names.OperationID, op.operationID())
+	}
+	if names.RequestID != "" {
+		set(names.RequestID, requestID(op.operationID(), op.attempt))
+	}
+	if names.RemainingMS != "" && !op.deadline.IsZero() {
+		if now.IsZero() {
+			now = time.Now()
+		}
+		set(names.RemainingMS, strconv.FormatInt(max(0, op.deadline.Sub(now).Milliseconds()), 10))
+	}
+}
+
+// limit ends the attempt after d unless it has returned by then.
+func (a *traced) limit(d time.Duration) { a.timer = time.AfterFunc(d, a.cancel) }
+
+// returned tells that the base has returned; it reports whether the timer came first.
+func (a *traced) returned() (timedOut bool) { return a.timer != nil && !a.timer.Stop() }
+
+// release ends the attempt's context, where it has one of its own.
+func (a *traced) release() {
+	if a.cancel != nil {
+		a.cancel()
+	}
+}
+
+// A limitError is why retrip ended an attempt itself. It takes the place of the base's
+// error, which tells of a context that was canceled; the caller's was not.
+type limitError struct {
+	what    string
+	timeout bool
+	cause   error // the base's error, where it tells something else
+}
+
+func (e *limitError) Error() string   { return e.what }
+func (e *limitError) Timeout() bool   { return e.timeout }
+func (e *limitError) Temporary() bool { return e.timeout }
+func (e *limitError) Unwrap() error   { return e.cause }
+
+// ended makes the error of an attempt that retrip ended.
+func ended(what string, timeout bool, err error) error {
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	return &limitError{what: what, timeout: timeout, cause: err}
+}

@@ -1,0 +1,242 @@
+package retrip_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/httptestx"
+)
+
+// noop is a base that does no work: what remains is retrip's own cost. Its answers tell
+// of a protocol, as net/http's do, and have a body that is not http.NoBody, because such a
+// body costs retrip more.
+type noop struct{ answer *http.Response }
+
+func newNoop(major int) *noop {
+	return &noop{&http.Response{
+		StatusCode: http.StatusOK, ProtoMajor: major, Proto: fmt.Sprintf("HTTP/%d.0", major),
+		Header: http.Header{}, Body: benchBody{},
+	}}
+}
+
+func (b *noop) RoundTrip(*http.Request) (*http.Response, error) {
+	copied := *b.answer
+	return &copied, nil
+}
+
+// benchBody is a body without content.
+type benchBody struct{}
+
+func (benchBody) Read([]byte) (int, error) { return 0, io.EOF }
+func (benchBody) Close() error             { return nil }
+
+// A benchRow is one kind of request, and how many allocations retrip may add to it where
+// nothing fails.
+type benchRow struct {
+	name   string
+	major  int // of the base's answers
+	most   int
+	opts   []retrip.Option
+	method string
+	url    string
+	body   bool
+	header http.Header
+	wrap   func(context.Context) context.Context
+}
+
+// benchRequests are the kinds of requests with the default settings.
+func benchRequests() []benchRow {
+	key := http.Header{"Idempotency-Key": {"ord-7731"}}
+	const plain, secure = "http://origin.test/orders", "https://origin.test/orders"
+	return []benchRow{
+		{name: "GET", major: 1, most: 0, method: "GET", url: plain},
+		{name: "GET-under-trace", major: 1, most: 0, method: "GET", url: plain, wrap: benchTrace},
+		{name: "POST-with-key", major: 1, most: 4, method: "POST", url: plain, body: true, header: key},
+		{name: "PUT", major: 1, most: 4, method: "PUT", url: plain, body: true},
+		{name: "POST", major: 1, most: 6, method: "POST", url: plain, body: true},
+		{name: "GET-HTTP2", major: 2, most: 6, method: "GET", url: secure},
+		{name: "POST-HTTP2", major: 2, most: 9, method: "POST", url: secure, body: true},
+	}
+}
+
+func benchTrace(ctx context.Context) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {}})
+}
+
+// benchRows are those, and each of them with what makes it dearer: 13 allocations in all
+// where somebody looks, else a few more than without.
+func benchRows() []benchRow {
+	logger := slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug})) //nolint:sloglint // DiscardHandler is never enabled, so no record would be made
+	rows := benchRequests()
+	for _, r := range benchRequests() {
+		hook, log, limit, override := r, r, r, r
+		hook.name, hook.most = r.name+"-hook", 13
+		hook.opts = []retrip.Option{retrip.WithHook(func(context.Context, retrip.Event) {})}
+		log.name, log.most = r.name+"-logger", 13
+		log.opts = []retrip.Option{retrip.WithLogger(logger)}
+		limit.name, limit.most = r.name+"-attempt-timeout", r.most+6
+		limit.opts = []retrip.Option{retrip.WithAttemptTimeout(time.Minute)}
+		override.name, override.most = r.name+"-override", r.most+2
+		override.wrap = func(ctx context.Context) context.Context {
+			if r.wrap != nil {
+				ctx = r.wrap(ctx)
+			}
+			return retrip.Override(ctx, retrip.WithMaxAttempts(2))
+		}
+		rows = append(rows, hook, log, limit, override)
+	}
+	return rows
+}
+
+// request makes a request whose context can end, as those of servers and of programs that
+// are shut down can: a context that never ends costs less.
+func (r benchRow) request(tb testing.TB) *http.Request {
+	tb.Helper()
+	ctx := tb.Context()
+	if r.wrap != nil {
+		ctx = r.wrap(ctx)
+	}
+	var body io.Reader
+	if r.body {
+		body = bytes.NewReader(bytes.Repeat([]byte("x"), 1<<10))
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, r.url, body)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	maps.Copy(req.Header, r.header)
+	return req
+}
+
+func (r benchRow) transports(tb testing.TB) []benchClient {
+	tb.Helper()
+	base := newNoop(r.major)
+	t, err := retrip.New(base, r.opts...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	trips(tb, t, r.request(tb)) // the origin's protocol is known from its first answer on
+	return []benchClient{{"bare", base}, {"retrip", t}}
+}
+
+type benchClient struct {
+	name string
+	rt   http.RoundTripper
+}
+
+// trips makes one exchange and reads the answer to its end.
+func trips(tb testing.TB, rt http.RoundTripper, req *http.Request) int {
+	tb.Helper()
+	resp, err := rt.RoundTrip(req)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		tb.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+// The two of a row are compared by: benchstat -col /client.
+func BenchmarkFastPath(b *testing.B) {
+	for _, r := range benchRows() {
+		for _, c := range r.transports(b) {
+			b.Run("request="+r.name+"/client="+c.name, func(b *testing.B) {
+				req := r.request(b)
+				b.ReportAllocs()
+				for b.Loop() {
+					trips(b, c.rt, req)
+				}
+			})
+		}
+	}
+}
+
+// All goroutines ask one Transport for one origin.
+func BenchmarkFastPathParallel(b *testing.B) {
+	for _, r := range benchRequests() {
+		for _, c := range r.transports(b) {
+			b.Run("request="+r.name+"/client="+c.name, func(b *testing.B) {
+				b.ReportAllocs()
+				b.RunParallel(func(pb *testing.PB) {
+					req := r.request(b)
+					for pb.Next() {
+						trips(b, c.rt, req)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The settings of one request are made for it, too.
+func BenchmarkOverride(b *testing.B) {
+	ctx := b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		retrip.Override(ctx, retrip.WithMaxAttempts(2))
+	}
+}
+
+// benchRepeats is a loopback origin that answers every other exchange by 503. once does the
+// work one time: an operation of retrip that repeats its request, or as many exchanges on
+// the bare base.
+func benchRepeats(tb testing.TB) (bare, ours func()) {
+	tb.Helper()
+	var exchanges atomic.Int64
+	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if exchanges.Add(1)%2 == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	tb.Cleanup(origin.Close)
+	base := httptestx.NewTransport(tb)
+	// No wait, which would be all that is measured, and no budget, which half of all
+	// requests would exhaust.
+	t, err := retrip.New(base, retrip.WithBackoff(retrip.Constant(0)), retrip.WithBudget(nil))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(tb.Context(), http.MethodGet, origin.URL, http.NoBody)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	expect := func(rt http.RoundTripper, status int) {
+		if got := trips(tb, rt, req); got != status {
+			tb.Fatalf("got status %d, want %d", got, status)
+		}
+	}
+	bare = func() {
+		expect(base, http.StatusServiceUnavailable)
+		expect(base, http.StatusOK)
+	}
+	ours = func() { expect(t, http.StatusOK) }
+	return bare, ours
+}
+
+func BenchmarkRepeatedGET(b *testing.B) {
+	bare, ours := benchRepeats(b)
+	for _, c := range []struct {
+		name string
+		work func()
+	}{{"bare", bare}, {"retrip", ours}} {
+		b.Run("client="+c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				c.work()
+			}
+		})
+	}
+}

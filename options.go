@@ -1,0 +1,341 @@
+package retrip
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/retrip/retrip/internal/backoff"
+)
+
+// An Option changes one setting of a [Transport].
+//
+// Options are given to [New], for every request of that Transport, or to
+// [Override], for the requests of one context. Of an option that is given twice
+// the last one wins; only hooks add up. Options hold no state and may be used
+// again, concurrently.
+type Option interface{ apply(c *config) error }
+
+// optionFunc is the form of every Option.
+type optionFunc func(c *config) error
+
+func (f optionFunc) apply(c *config) error { return f(c) }
+
+// An OptionError tells that an option was given a value it does not take.
+//
+// [New] returns it. Where the option came by [Override], RoundTrip returns it:
+// nothing was sent then, and the request's body is closed.
+type OptionError struct {
+	Option  string // the option's name, as in "WithMaxAttempts"
+	Problem string // what was given and what is allowed; never a key's text
+}
+
+func (e *OptionError) Error() string { return "retrip: " + e.Option + ": " + e.Problem }
+
+func bad(option, format string, args ...any) error {
+	return &OptionError{Option: option, Problem: fmt.Sprintf(format, args...)}
+}
+
+// config is what the options set. It never changes once New or an operation's
+// begin has filled it.
+type config struct {
+	maxAttempts    int
+	totalTimeout   time.Duration
+	attemptTimeout time.Duration
+	minAttemptTime time.Duration
+	backoff        Backoff
+	maxRetryAfter  time.Duration
+
+	retryStatus statusSet
+	retryIf     func(Attempt) Verdict
+	waitHint    func(*http.Response) (time.Duration, bool)
+
+	word        word
+	keyHeader   string // canonical
+	key         string
+	mintsKeys   bool
+	mint        func() string
+	unprocessed statusSet
+	stateCheck  StateCheck
+	bodyBuffer  int64
+
+	budget    *Budget
+	ownBudget bool // the Transport's own; budget is nil then
+	gate      Gate
+	pauses    bool
+
+	hooks   []func(context.Context, Event)
+	logger  *slog.Logger
+	headers AttemptHeaders
+	stamps  bool // headers names any
+
+	override bool // filled by Override: what New refuses is allowed
+}
+
+// word is the caller's word on whether a request may be repeated.
+type word int8
+
+const (
+	wordNone word = iota
+	wordYes
+	wordNo
+)
+
+var defaults = config{
+	maxAttempts:   3,
+	backoff:       FullJitter(100*time.Millisecond, 2*time.Second),
+	maxRetryAfter: 60 * time.Second,
+	// 500 is not among them on purpose: the same request can meet the same bug.
+	retryStatus: statuses(http.StatusTooManyRequests, http.StatusBadGateway,
+		http.StatusServiceUnavailable, http.StatusGatewayTimeout),
+	keyHeader: "Idempotency-Key",
+	ownBudget: true,
+}
+
+// with gives the settings that opts make of c; c stays as it is.
+func (c *config) with(override bool, opts ...Option) (*config, error) {
+	changed := *c
+	changed.override = override
+	// A hook added for one request must not land in the array of another.
+	changed.hooks = slices.Clip(c.hooks)
+	for _, o := range opts {
+		if o == nil {
+			return nil, bad("Option", "is nil; leave it out")
+		}
+		if err := o.apply(&changed); err != nil {
+			return nil, err
+		}
+	}
+	return &changed, changed.check()
+}
+
+// check refuses what options say together.
+func (c *config) check() error {
+	for _, name := range []string{c.headers.Attempt, c.headers.OperationID, c.headers.RequestID, c.headers.RemainingMS} {
+		if name != "" && (name == c.keyHeader || name == "Idempotency-Key" || name == "X-Idempotency-Key") {
+			return bad("WithAttemptHeaders", "%s carries idempotency keys, which are the same on every attempt; allowed are other names", name)
+		}
+	}
+	return nil
+}
+
+// observed reports whether somebody looks at attempts, so that they must be
+// traced and timed.
+func (c *config) observed() bool {
+	return len(c.hooks) > 0 || c.logger != nil || c.gate != nil || c.retryIf != nil
+}
+
+// A statusSet holds status codes from 100 to 599.
+type statusSet [8]uint64
+
+func statuses(codes ...int) (s statusSet) {
+	for _, code := range codes {
+		s[(code-100)/64] |= 1 << ((code - 100) % 64)
+	}
+	return s
+}
+
+func (s *statusSet) has(code int) bool {
+	return code >= 100 && code <= 599 && s[(code-100)/64]&(1<<((code-100)%64)) != 0
+}
+
+// checkStatuses is shared by the options that take status codes.
+func checkStatuses(option string, codes []int) error {
+	for _, code := range codes {
+		if code < 100 || code > 599 {
+			return bad(option, "%d is no status code; allowed are 100 to 599", code)
+		}
+	}
+	return nil
+}
+
+// checkDuration is shared by the options that take a limit or a wait.
+func checkDuration(option string, d time.Duration) error {
+	if d < 0 {
+		return bad(option, "%v is negative; allowed are 0 and more", d)
+	}
+	return nil
+}
+
+// WithMaxAttempts limits an operation to n attempts, the first one included.
+// The default is 3; 1 never repeats; less is an [OptionError].
+func WithMaxAttempts(n int) Option {
+	return optionFunc(func(c *config) error {
+		if n < 1 {
+			return bad("WithMaxAttempts", "%d attempts; allowed are 1 and more (1 never repeats)", n)
+		}
+		c.maxAttempts = n
+		return nil
+	})
+}
+
+// WithTotalTimeout limits the whole operation, all attempts and waits up to the
+// headers of the response that comes back. It never cuts a body being read.
+//
+// The default, 0, leaves the limit to the caller's context alone; of both the
+// earlier one counts. A negative d is an [OptionError]. An operation that it ends
+// returns an [*Error] whose Timeout method is true.
+func WithTotalTimeout(d time.Duration) Option {
+	return optionFunc(func(c *config) error {
+		c.totalTimeout = d
+		return checkDuration("WithTotalTimeout", d)
+	})
+}
+
+// WithAttemptTimeout limits each attempt up to the headers of its response. It
+// never cuts a body being read.
+//
+// The default is 0, no limit. A negative d is an [OptionError]. An attempt that it
+// ends has class [ClassTimeout]; whether it is repeated is decided as for every
+// other outcome.
+func WithAttemptTimeout(d time.Duration) Option {
+	return optionFunc(func(c *config) error {
+		c.attemptTimeout = d
+		return checkDuration("WithAttemptTimeout", d)
+	})
+}
+
+// WithMinAttemptTime keeps an attempt from being begun with less than d left
+// until the operation's deadline, the first attempt included. The default is 0.
+// A negative d is an [OptionError].
+func WithMinAttemptTime(d time.Duration) Option {
+	return optionFunc(func(c *config) error {
+		c.minAttemptTime = d
+		return checkDuration("WithMinAttemptTime", d)
+	})
+}
+
+// WithBackoff sets the delays between attempts. The default is
+// FullJitter(100*time.Millisecond, 2*time.Second). A nil b is an [OptionError].
+func WithBackoff(b Backoff) Option {
+	return optionFunc(func(c *config) error {
+		if f, ok := b.(BackoffFunc); b == nil || ok && f == nil {
+			return bad("WithBackoff", "is nil; allowed is any Backoff, as FullJitter, EqualJitter, Constant")
+		}
+		if own, ok := b.(jitter); ok && own.problem != "" {
+			return &OptionError{Option: own.name, Problem: own.problem}
+		}
+		c.backoff = b
+		return nil
+	})
+}
+
+// WithMaxRetryAfter limits how long a server may ask to wait. The default is 60 s.
+// A longer request ends the operation at once with that response, so that the
+// caller can schedule; nothing makes retrip come back earlier than asked. With 0
+// every request to wait does so. A negative d is an [OptionError].
+func WithMaxRetryAfter(d time.Duration) Option {
+	return optionFunc(func(c *config) error {
+		c.maxRetryAfter = d
+		return checkDuration("WithMaxRetryAfter", d)
+	})
+}
+
+// A Backoff tells how long to wait between attempts.
+//
+// Delay returns the delay after attempt number attempt, counted from 1; a
+// negative delay counts as 0. It must not keep state between calls, and it is
+// called concurrently.
+type Backoff interface {
+	Delay(attempt int) time.Duration
+}
+
+// BackoffFunc makes a function a [Backoff]. A nil one is no Backoff.
+type BackoffFunc func(attempt int) time.Duration
+
+// Delay calls f.
+func (f BackoffFunc) Delay(attempt int) time.Duration { return f(attempt) }
+
+// jitter is the form of the three policies; a problem is reported where the
+// policy is used as an option, since its constructors return no error.
+type jitter struct {
+	name          string
+	base, ceiling time.Duration
+	draw          func(time.Duration) time.Duration
+	problem       string
+}
+
+func (j jitter) Delay(attempt int) time.Duration {
+	return j.draw(backoff.Window(j.base, j.ceiling, attempt))
+}
+
+func newJitter(name string, base, ceiling time.Duration, draw func(time.Duration) time.Duration) Backoff {
+	j := jitter{name: name, base: base, ceiling: ceiling, draw: draw}
+	switch {
+	case base < 0 || ceiling < 0:
+		j.problem = fmt.Sprintf("%v to %v is negative; allowed are 0 and more", base, ceiling)
+	case base > ceiling:
+		j.problem = fmt.Sprintf("base %v is more than ceiling %v; allowed is a base up to the ceiling", base, ceiling)
+	}
+	return j
+}
+
+// FullJitter draws each delay uniformly from 0 to min(ceiling, base·2^(attempt-1)).
+// It spreads clients that fail together best, which is why it is the default.
+//
+// Negative values and a base above the ceiling are an [OptionError] where the
+// policy is used: from [New], or from RoundTrip under [Override].
+func FullJitter(base, ceiling time.Duration) Backoff {
+	return newJitter("FullJitter", base, ceiling, backoff.Full)
+}
+
+// EqualJitter draws each delay uniformly from the upper half of what [FullJitter]
+// draws from: half is fixed, half random. Bad values are reported as there.
+func EqualJitter(base, ceiling time.Duration) Backoff {
+	return newJitter("EqualJitter", base, ceiling, backoff.Equal)
+}
+
+// Constant waits d each time. Clients that fail together come back together; it
+// is for tests and for single clients. A negative d is reported as in [FullJitter].
+func Constant(d time.Duration) Backoff {
+	return newJitter("Constant", d, d, func(w time.Duration) time.Duration { return w })
+}
+
+// settingsKey is the context key of what Override, Record and nesting leave.
+type settingsKey struct{}
+
+// carried is what a context carries for the operations below it.
+type carried struct {
+	opts     []Option
+	recorder *Recorder
+	attempt  int  // the number of the attempt that this context belongs to
+	marked   bool // an outer Transport repeats: inner ones do not
+}
+
+func carriedBy(ctx context.Context) *carried {
+	c, _ := ctx.Value(settingsKey{}).(*carried)
+	return c
+}
+
+// Override returns a context whose requests are sent with opts on top of their
+// Transport's own settings and of what ctx carries already: contexts stack, the
+// innermost value of an option counts, hooks add up. Every option may be given.
+//
+// A bad option is reported by RoundTrip as an [*OptionError], with nothing sent.
+// Requests of a nested Transport (see [Transport.Unwrap]) do not see it: the outer
+// one decides. Without options ctx comes back as it is.
+func Override(ctx context.Context, opts ...Option) context.Context {
+	if len(opts) == 0 {
+		return ctx
+	}
+	var c carried
+	if outer := carriedBy(ctx); outer != nil {
+		c = *outer
+	}
+	c.opts = append(slices.Clip(c.opts), opts...)
+	return context.WithValue(ctx, settingsKey{}, &c)
+}
+
+// AttemptNumber returns the number of the attempt that ctx belongs to, counted
+// from 1, for round trippers below a [Transport] and hooks of net/http/httptrace.
+// It is 0 where ctx carries none: outside of an attempt, and in most first
+// attempts, whose request goes down as the caller made it.
+func AttemptNumber(ctx context.Context) int {
+	if c := carriedBy(ctx); c != nil {
+		return c.attempt
+	}
+	return 0
+}

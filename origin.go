@@ -1,0 +1,258 @@
+package retrip
+
+import (
+	"fmt"
+	"hash/maphash"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/retrip/retrip/internal/backoff"
+	"github.com/retrip/retrip/internal/budget"
+)
+
+// A Budget limits how much repeating an origin has to bear, by two sources of tokens:
+//
+//   - a reserve that time fills, with which a quiet client can always repeat an isolated
+//     failure. It is closed while the operation to that origin that ended last ended with
+//     a transient outcome: without that a fleet of quiet clients triples the load of an
+//     outage.
+//   - what traffic earns, with which a busy client survives a blip; it decays with a time
+//     constant of 4 s, so that an outage costs little more than the ratio, however long
+//     the good times before it.
+//
+// A repeat costs one token, two after a time-out, from what was earned first. It is taken
+// when the repeat is decided and given back if the attempt is not made. An origin is a
+// scheme, host and port; a Budget tells 4096 of them apart, beyond which newcomers share
+// one. It is safe for concurrent use, and may be shared by Transports.
+type Budget struct {
+	tokens  *budget.Budget
+	problem string
+}
+
+// NewBudget makes a Budget that earns ratio tokens for each operation that begins, and
+// whose reserve is filled by perSecond tokens a second up to burst, and full at the start.
+// 0 turns a source off. Negative values and NaN are an [OptionError] where the Budget is
+// used: from [New], or from RoundTrip under [Override].
+func NewBudget(ratio, perSecond float64, burst int) *Budget {
+	switch {
+	case !(ratio >= 0) || math.IsInf(ratio, 0): // NaN fails every comparison
+		return &Budget{problem: fmt.Sprintf("ratio %v; allowed are finite numbers from 0", ratio)}
+	case !(perSecond >= 0) || math.IsInf(perSecond, 0):
+		return &Budget{problem: fmt.Sprintf("%v per second; allowed are finite numbers from 0", perSecond)}
+	case burst < 0:
+		return &Budget{problem: fmt.Sprintf("burst %d; allowed are numbers from 0", burst)}
+	}
+	return &Budget{tokens: budget.New(ratio, perSecond, burst)}
+}
+
+// A Gate lets attempts through or not: a breaker, a limiter, a bulkhead. An error is a
+// refusal; it ends the operation, and is in the event and in the [*Error].
+//
+// It is asked before every attempt. That of the first comes before anything is sent. That
+// of a further one comes before its wait, so that an answer in hand can still be returned.
+// done, if it is not nil, is called exactly once for each grant: when the attempt's headers
+// or error are there, or where the attempt is not made, with the error; it is nil for an
+// answer below 500. It is called concurrently.
+type Gate func(req *http.Request) (done func(err error), err error)
+
+// origin is what is remembered of one scheme, host and port.
+type origin struct {
+	key     string
+	proto   atomic.Int32 // ProtoMajor of the last answer; 0: not known yet
+	account atomic.Pointer[budget.Entry]
+	pause   atomic.Pointer[pause]
+	gone    atomic.Bool
+}
+
+// learn notes the protocol that an answer came by.
+func (o *origin) learn(protoMajor int) {
+	if major := int32(protoMajor); o.proto.Load() != major { //nolint:gosec // 1, 2 or 3
+		o.proto.Store(major)
+	}
+}
+
+// A pause is an origin's word that nobody is to come before a time.
+type pause struct {
+	until   time.Time
+	spread  time.Duration // how far those that wait are spread
+	tooLong bool          // longer than WithMaxRetryAfter: met, it ends an operation at once
+}
+
+// paused returns the pause in force, or nil.
+func (o *origin) paused(now time.Time) *pause {
+	p := o.pause.Load()
+	if p == nil || !now.Before(p.until) {
+		return nil
+	}
+	return p
+}
+
+// hold pauses the origin, unless a pause in force lasts longer.
+func (o *origin) hold(hint, most time.Duration, now time.Time) {
+	next := &pause{until: now.Add(min(hint, most)), spread: backoff.Spread(hint), tooLong: hint > most}
+	for {
+		old := o.pause.Load()
+		if old != nil && old.until.After(next.until) || o.pause.CompareAndSwap(old, next) {
+			return
+		}
+	}
+}
+
+// A pauseError is why an operation to a paused origin was not begun.
+type pauseError struct{ left time.Duration }
+
+func (e *pauseError) Error() string {
+	return fmt.Sprintf("retrip: the origin asked to be left alone for another %v", e.left.Round(time.Millisecond))
+}
+
+// maxOrigins bounds what is remembered, since hosts may come from the outside.
+const maxOrigins = budget.MaxOrigins
+
+// originTable finds an origin's record without a lock: chains of slots that are replaced,
+// never changed. Several spellings of an origin lead to one record.
+type originTable struct {
+	chains [256]atomic.Pointer[slot]
+
+	mu    sync.Mutex // guards the changes, and the fields below
+	known map[string]*origin
+	slots int
+}
+
+type slot struct {
+	scheme, host string // as written in URLs
+	origin       *origin
+	next         *slot
+}
+
+var hashSeed = maphash.MakeSeed()
+
+func (t *originTable) of(scheme, host string) *origin {
+	chain := &t.chains[maphash.String(hashSeed, host)%uint64(len(t.chains))]
+	for s := chain.Load(); s != nil; s = s.next {
+		if s.host == host && s.scheme == scheme && !s.origin.gone.Load() {
+			return s.origin
+		}
+	}
+	return t.add(chain, scheme, host)
+}
+
+func (t *originTable) add(chain *atomic.Pointer[slot], scheme, host string) *origin {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	key := originKey(scheme, host)
+	o := t.known[key]
+	if o == nil {
+		o = &origin{key: key}
+		if len(t.known) >= maxOrigins && !t.evict() {
+			return o // not remembered
+		}
+		if t.known == nil {
+			t.known = make(map[string]*origin)
+		}
+		t.known[key] = o
+	}
+	if t.slots >= 2*maxOrigins { // many spellings: begin anew
+		t.slots = 0
+		for i := range t.chains {
+			t.chains[i].Store(nil)
+		}
+	}
+	t.slots++
+	chain.Store(&slot{scheme: strings.Clone(scheme), host: strings.Clone(host), origin: o, next: chain.Load()})
+	return o
+}
+
+// evict makes room. A pause in force is not forgotten; the protocol is learned again and
+// the budget keeps its own record.
+func (t *originTable) evict() bool {
+	now, looked := time.Now(), 0
+	for key, o := range t.known { // from a random place
+		if o.paused(now) == nil {
+			o.gone.Store(true)
+			delete(t.known, key)
+			return true
+		}
+		if looked++; looked == 8 {
+			return false
+		}
+	}
+	return false
+}
+
+// originKey is the normal form of an origin: lower case, with the port.
+func originKey(scheme, host string) string {
+	scheme = strings.ToLower(scheme)
+	u := url.URL{Host: strings.ToLower(host)}
+	port := u.Port()
+	if port == "" {
+		switch scheme {
+		case "http":
+			port = "80"
+		case "https":
+			port = "443"
+		}
+	}
+	return scheme + "://" + net.JoinHostPort(u.Hostname(), port)
+}
+
+// findAccount finds the operation's origin in its budget; nil without a budget.
+func (op *operation) findAccount() *budget.Entry {
+	b := op.t.budget()
+	switch {
+	case op.origin == nil:
+		return nil
+	case !op.cfg.ownBudget && op.cfg.budget != b:
+		// Another one by Override; the record keeps the entry of the Transport's own.
+		if b = op.cfg.budget; b == nil {
+			return nil
+		}
+		return b.tokens.Entry(op.origin.key)
+	case b == nil:
+		return nil
+	}
+	e := op.origin.account.Load()
+	if e == nil || e.Gone() {
+		e = b.tokens.Entry(op.origin.key)
+		op.origin.account.Store(e)
+	}
+	return e
+}
+
+var epoch = time.Now()
+
+// ticks is time.Now for what looks at differences alone: it reads the monotonic clock and
+// not the wall clock, at half the cost, on every request.
+func ticks() time.Time { return epoch.Add(time.Since(epoch)) }
+
+// askGate asks for one attempt.
+func (op *operation) askGate() error {
+	if op.cfg.gate == nil {
+		return nil
+	}
+	done, err := op.cfg.gate(op.req)
+	if err == nil {
+		op.gateDone = done
+	}
+	return err
+}
+
+// tellGate tells the gate how its attempt went, once.
+func (op *operation) tellGate(err error) {
+	if done := op.gateDone; done != nil {
+		op.gateDone = nil
+		done(err)
+	}
+}
+
+// A statusError is what a gate is told of an answer from 500.
+type statusError int
+
+func (e statusError) Error() string {
+	return fmt.Sprintf("retrip: answered %d %s", int(e), http.StatusText(int(e)))
+}

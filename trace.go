@@ -1,0 +1,215 @@
+package retrip
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"time"
+
+	"github.com/retrip/retrip/internal/wire"
+)
+
+// traced is one attempt that is watched by httptrace, may be ended by retrip, or sends
+// another request than the caller's. It is the attempt's context, and it holds the trace,
+// the request and the body wrappers too: one allocation serves them all. It is never
+// pooled, because hooks and bodies are used after RoundTrip has returned (WIRE.md C1, C2,
+// C6).
+type traced struct {
+	context.Context // the caller's, or one made of it that retrip can end
+
+	cancel  context.CancelFunc // nil where retrip never ends the attempt
+	request http.Request
+	trace   httptrace.ClientTrace
+	outer   *httptrace.ClientTrace // the caller's own
+	mark    carried
+	whole   *http.Request // the caller's
+	length  int64         // of its body, -1: unknown
+	body    attemptBody
+	answer  responseBody
+
+	plainHTTP1 bool // a connection without TLS speaks HTTP/1.1 here
+	std        bool // the base is an *http.Transport
+	protected  bool // the request has a permit
+	replays    bool // net/http sends it again by itself after it was written
+	most       int  // sends that the attempt may take on HTTP/2
+
+	forever bool // the caller's context never ends: nothing is to be released
+	timer   *time.Timer
+
+	mu     sync.Mutex // hooks of foreign bases may run on any goroutine
+	seen   wire.Facts
+	conn   net.Conn // the last one taken
+	reused bool
+	cut    bool // by the bound on sends
+	sent   bool // the request was written by the last send
+	read   bool // the response was read to its end
+}
+
+// traceKey is the key by which httptrace looks for its trace in a context. A context that
+// answers that look-up by itself costs a third of what WithClientTrace does, which
+// composes two traces by reflection.
+var traceKey = func() any {
+	var probe keyProbe
+	httptrace.ContextClientTrace(&probe)
+	return probe.key
+}()
+
+type keyProbe struct {
+	context.Context
+
+	key any
+}
+
+func (p *keyProbe) Value(key any) any {
+	p.key = key
+	return nil
+}
+
+// Value answers for the trace, and for the mark that keeps Transports below from
+// repeating; the rest is the caller's.
+func (a *traced) Value(key any) any {
+	switch {
+	case key == traceKey:
+		return &a.trace
+	case a.mark.marked && key == any(settingsKey{}):
+		return &a.mark
+	default:
+		return a.Context.Value(key)
+	}
+}
+
+// attach gives the attempt its hooks: those that its rules read (internal/wire), ours
+// before the caller's. ends adds the one that tells when the request's body is done with.
+// Got1xxResponse is left as it is: setting it lifts net/http's limit
+// on 1xx headers (WIRE.md C4).
+func (a *traced) attach(parent context.Context, writes, ends, handshakes bool) {
+	if a.outer = httptrace.ContextClientTrace(parent); a.outer != nil {
+		a.trace = *a.outer
+	}
+	a.seen.Traced, a.seen.WritesTraced = true, writes
+	a.trace.GetConn, a.trace.GotConn = a.getConn, a.gotConn
+	if writes {
+		a.trace.WroteHeaders = a.wroteHeaders
+	}
+	if writes || ends {
+		a.trace.WroteRequest = a.wroteRequest
+	}
+	if handshakes {
+		a.trace.TLSHandshakeDone = a.handshakeDone
+	}
+}
+
+func (a *traced) getConn(hostPort string) {
+	a.mu.Lock()
+	a.seen.GetConn++
+	a.mu.Unlock()
+	if a.outer != nil && a.outer.GetConn != nil {
+		a.outer.GetConn(hostPort)
+	}
+}
+
+func (a *traced) gotConn(info httptrace.GotConnInfo) {
+	a.mu.Lock()
+	a.seen.GotConn++
+	cut := a.seen.GotConn > 1 && a.cancel != nil && a.overBound(info.Conn)
+	a.cut = a.cut || cut
+	a.seen.Moved = a.seen.Moved || a.seen.GotConn > 1 && a.conn != info.Conn && !a.nothingWritten()
+	a.conn, a.reused, a.sent = info.Conn, info.Reused, false
+	a.mu.Unlock()
+	if cut {
+		a.stop(info.Conn)
+	}
+	if a.outer != nil && a.outer.GotConn != nil {
+		a.outer.GotConn(info)
+	}
+}
+
+// stop keeps a send on conn from happening. The end of the context is enough on HTTP/2,
+// which looks at it before HEADERS go out. HTTP/1 does not look, so that writing is made to
+// fail; the connection is this request's own, and is closed with it.
+func (a *traced) stop(conn net.Conn) {
+	if conn != nil && a.speaksHTTP1(conn) {
+		_ = conn.SetWriteDeadline(time.Unix(1, 0))
+	}
+	a.cancel()
+}
+
+// overBound reports whether a further send, on conn, must not happen. net/http sends a
+// request again by itself, on HTTP/2 without any limit and whatever its method (WIRE.md
+// finding 2).
+func (a *traced) overBound(conn net.Conn) bool {
+	before := a.speaksHTTP1(a.conn)
+	switch {
+	case !before && a.seen.GotConn > a.most:
+		return true
+	case a.protected:
+		return false
+	case before:
+		// What net/http does not replay it sends again only if nothing was written
+		// (transport.go, shouldRetryRequest).
+		return a.replays
+	case a.conn == conn:
+		return false // the earlier one was refused or not sent: others retire the connection
+	default:
+		return !a.nothingWritten()
+	}
+}
+
+// nothingWritten reports whether the sends before this one surely left nothing on the
+// wire: RoundTrip waits for the writer and its hooks before it tries again (H8700).
+func (a *traced) nothingWritten() bool {
+	return a.std && a.seen.WritesTraced && a.seen.WroteHeaders == 0 && a.seen.WroteRequest == 0
+}
+
+// speaksHTTP1 reports whether conn surely does.
+func (a *traced) speaksHTTP1(conn net.Conn) bool {
+	if secure, ok := conn.(interface{ ConnectionState() tls.ConnectionState }); ok {
+		proto := secure.ConnectionState().NegotiatedProtocol
+		return proto == "" || proto == "http/1.1"
+	}
+	// net/http speaks HTTP/2 over TLS on a *tls.Conn only.
+	return a.plainHTTP1 || a.std && a.request.URL.Scheme == "https"
+}
+
+func (a *traced) onHTTP1() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.conn != nil && a.speaksHTTP1(a.conn)
+}
+
+func (a *traced) wroteHeaders() {
+	a.mu.Lock()
+	a.seen.WroteHeaders++
+	a.mu.Unlock()
+	if a.outer != nil && a.outer.WroteHeaders != nil {
+		a.outer.WroteHeaders()
+	}
+}
+
+func (a *traced) wroteRequest(info httptrace.WroteRequestInfo) {
+	a.mu.Lock()
+	a.seen.WroteRequest++
+	a.sent = true
+	over := a.read && !a.uploading()
+	a.mu.Unlock()
+	if over {
+		a.release()
+	}
+	if a.outer != nil && a.outer.WroteRequest != nil {
+		a.outer.WroteRequest(info)
+	}
+}
+
+func (a *traced) handshakeDone(state tls.ConnectionState, err error) {
+	if proto := state.NegotiatedProtocol; proto != "" && proto != "http/1.1" {
+		a.mu.Lock()
+		a.seen.OtherProto = true
+		a.mu.Unlock()
+	}
+	if a.outer != nil && a.outer.TLSHandshakeDone != nil {
+		a.outer.TLSHandshakeDone(state, err)
+	}
+}
