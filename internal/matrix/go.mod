@@ -1,0 +1,18 @@
+module github.com/retrip/retrip/internal/matrix
+
+go 1.26.0
+
+require (
+	github.com/retrip/retrip v0.0.0
+	github.com/stretchr/testify v1.12.1
+	golang.org/x/net v0.62.0
+)
+
+require (
+	github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	golang.org/x/text v0.43.0 // indirect
+	golang.org/x/time v0.16.0 // indirect
+)
+
+replace github.com/retrip/retrip => ../..
