@@ -1,0 +1,91 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+)
+
+// A bound is what retrip promises to add to the bare base where nothing fails.
+type bound struct {
+	title    string
+	requests []string // of the root's BenchmarkFastPath; the dearest counts
+	suffix   string   // of their names
+	more     bool     // than the same request without the suffix
+	allocs   float64
+	time     time.Duration
+}
+
+// bounds are those of the root's alloc_test.go, and what they should take.
+func bounds() []bound {
+	all := []string{"GET", "GET-under-trace", "POST-with-key", "PUT", "POST", "GET-HTTP2", "POST-HTTP2"}
+	return []bound{
+		{title: "GET, http", requests: all[:1], allocs: 0, time: 100 * time.Nanosecond},
+		{title: "GET, http, under a trace of the caller", requests: all[1:2], allocs: 0, time: 120 * time.Nanosecond},
+		{title: "POST 1 KiB with a key, PUT 1 KiB; http", requests: all[2:4], allocs: 4, time: 500 * time.Nanosecond},
+		{title: "POST 1 KiB without a key, http", requests: all[4:5], allocs: 6, time: 900 * time.Nanosecond},
+		{title: "GET, HTTP/2", requests: all[5:6], allocs: 6, time: 900 * time.Nanosecond},
+		{title: "POST 1 KiB without a key, HTTP/2", requests: all[6:7], allocs: 9, time: 1400 * time.Nanosecond},
+		{title: "any of these with a hook", requests: all, suffix: "-hook", allocs: 13, time: 2 * time.Microsecond},
+		{title: "any of these with a logger", requests: all, suffix: "-logger", allocs: 13, time: 2 * time.Microsecond},
+		{title: "WithAttemptTimeout: more than without", requests: all, suffix: "-attempt-timeout", more: true, allocs: 6, time: 1300 * time.Nanosecond},
+		{title: "Override with one option: more than without", requests: all, suffix: "-override", more: true, allocs: 2, time: 250 * time.Nanosecond},
+	}
+}
+
+// added is what retrip adds to the bare base.
+func (r *report) added(group, request, unit string) float64 {
+	return difference(
+		r.samples[cell{group, request, retripName, unit}],
+		r.samples[cell{group, request, bareName, unit}])
+}
+
+// dearest is the most that retrip adds to one of the bound's requests.
+func (r *report) dearest(of bound, unit string) (most float64) {
+	for i, request := range of.requests {
+		added := r.added("FastPath", request+of.suffix, unit)
+		if of.more {
+			added -= r.added("FastPath", request, unit)
+		}
+		if i == 0 || added > most {
+			most = added
+		}
+	}
+	return most
+}
+
+func (r *report) writeBounds(b *bytes.Buffer) {
+	fmt.Fprintf(b, "\n## What retrip promises\n\nWhat `RoundTrip` adds to a base that does nothing at all, by the benchmarks of the root package. The allocations are "+
+		"tested; the time depends on the machine, and its bound is for orientation. Of several requests the dearest counts.\n\n")
+	fmt.Fprintf(b, "| request | allocations | at most | time | should be within | holds |\n|---|---|---|---|---|---|\n")
+	for _, of := range bounds() {
+		allocs, took := r.dearest(of, allocUnit), r.dearest(of, timeUnit)
+		fmt.Fprintf(b, "| %s | %.0f | %.0f | %s | %s | %s |\n", of.title, allocs, of.allocs, seconds(took), seconds(of.time.Seconds()),
+			verdict(allocs <= of.allocs, took <= of.time.Seconds()))
+	}
+	repeated := func(unit string) (ours, bare []float64) {
+		return r.samples[cell{"Repeat", "GET-loopback", retripName, unit}], r.samples[cell{"Repeat", "GET-loopback", bareName, unit}]
+	}
+	allocs := difference(repeated(allocUnit))
+	cpu := ratio(repeated(cpuUnit))
+	fmt.Fprintf(b, "| GET repeated once on loopback: more than two bare exchanges | %.0f | 15 | %+.1f %% CPU | +5 %% CPU | %s |\n",
+		allocs, 100*(cpu-1), verdict(allocs <= 15, cpu <= 1.05))
+
+	fmt.Fprintf(b, "\n| from all cores at once | × bare, one core | × bare, all cores | no worse |\n|---|---|---|---|\n")
+	for _, request := range r.requests["FastPathParallel"] {
+		times := func(group string) float64 {
+			return ratio(r.samples[cell{group, request, retripName, timeUnit}], r.samples[cell{group, request, bareName, timeUnit}])
+		}
+		serial, parallel := times("FastPath"), times("FastPathParallel")
+		fmt.Fprintf(b, "| %s | %.2f | %.2f | %s |\n", spaced(request), serial, parallel, verdict(parallel <= serial))
+	}
+}
+
+func verdict(holds ...bool) string {
+	for _, yes := range holds {
+		if !yes {
+			return "**no**"
+		}
+	}
+	return "yes"
+}
