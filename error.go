@@ -12,7 +12,8 @@ import (
 
 // ErrOutcomeUnknown is what an [*Error] is, by [errors.Is], where the request may have been
 // carried out: its method is not safe, an attempt may have reached the server, and no
-// state check settled it. Find out what became of it before it is sent again, or send it
+// state check settled it. An answered attempt does not count, not even where its answer was
+// given up for a wait and the caller went away: its Delivery is answered. Find out what became of it before it is sent again, or send it
 // with an idempotency key.
 var ErrOutcomeUnknown = errors.New("retrip: the outcome is unknown")
 

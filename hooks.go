@@ -304,12 +304,9 @@ type Recorder struct {
 // Record returns a context whose operations are collected by the Recorder returned
 // with it, one for each redirect hop. Recorders of outer contexts collect them too.
 func Record(ctx context.Context) (context.Context, *Recorder) {
-	var c carried
-	if outer := carriedBy(ctx); outer != nil {
-		c = *outer
-	}
+	c := carry(ctx)
 	c.recorder = &Recorder{outer: c.recorder}
-	return context.WithValue(ctx, settingsKey{}, &c), c.recorder
+	return c, c.recorder
 }
 
 // Events returns a copy of what was collected, in order.

@@ -305,6 +305,30 @@ type carried struct {
 	marked   bool // an outer Transport repeats: inner ones do not
 }
 
+// carrier is a context that carries; it is one allocation, with its options.
+type carrier struct {
+	context.Context
+	carried
+
+	few [2]Option
+}
+
+func (c *carrier) Value(key any) any {
+	if key == any(settingsKey{}) {
+		return &c.carried
+	}
+	return c.Context.Value(key)
+}
+
+// carry returns a context that carries what ctx does.
+func carry(ctx context.Context) *carrier {
+	c := &carrier{Context: ctx}
+	if outer := carriedBy(ctx); outer != nil {
+		c.carried = *outer
+	}
+	return c
+}
+
 func carriedBy(ctx context.Context) *carried {
 	c, _ := ctx.Value(settingsKey{}).(*carried)
 	return c
@@ -321,12 +345,10 @@ func Override(ctx context.Context, opts ...Option) context.Context {
 	if len(opts) == 0 {
 		return ctx
 	}
-	var c carried
-	if outer := carriedBy(ctx); outer != nil {
-		c = *outer
-	}
-	c.opts = append(slices.Clip(c.opts), opts...)
-	return context.WithValue(ctx, settingsKey{}, &c)
+	c := carry(ctx)
+	// A context's own options mostly fit the array; those of outer contexts stay theirs.
+	c.opts = append(append(c.few[:0], c.opts...), opts...)
+	return c
 }
 
 // AttemptNumber returns the number of the attempt that ctx belongs to, counted
