@@ -1,0 +1,235 @@
+package retrip_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/httptestx"
+)
+
+// Faults that were found in retrip itself, each kept as a test.
+
+func faultPost(ctx context.Context, t *testing.T, url string) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader("amount=200"))
+	require.NoError(t, err)
+	return req
+}
+
+// faultTrip sends req and returns its error, the response's body read and closed.
+func faultTrip(t *testing.T, rt http.RoundTripper, req *http.Request) error {
+	t.Helper()
+	resp, err := rt.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	return nil
+}
+
+// A key that retrip adds makes net/http replay the request, whatever the caller forbids.
+func TestAForbiddenPOSTWithAnAddedKeyIsSentOnce(t *testing.T) {
+	for name, key := range map[string]retrip.Option{
+		"generated": retrip.WithGeneratedKeys(nil), "override": retrip.WithIdempotencyKey("k-1"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			httptestx.Leaks(t)
+			o := httptestx.NewOrigin(t, httptestx.ByConn(
+				[]httptestx.Play{httptestx.OK("warm"), {httptestx.ReadAll, httptestx.FIN}},
+				[]httptestx.Play{httptestx.OK("again")}))
+			rt := retrip.Must(retrip.New(httptestx.NewTransport(t)))
+			warm, err := http.NewRequestWithContext(t.Context(), http.MethodGet, o.URL, nil)
+			require.NoError(t, err)
+			require.NoError(t, faultTrip(t, rt, warm))
+			ctx := retrip.Override(t.Context(), key, retrip.WithIdempotent(false))
+			require.Error(t, faultTrip(t, rt, faultPost(ctx, t, o.URL)))
+			require.Equal(t, 2, o.Heads(), "the GET and one POST")
+		})
+	}
+}
+
+// A number or an ID in a key's header would make each attempt another operation.
+func TestAttemptHeadersMayNotBeKeys(t *testing.T) {
+	for _, opts := range [][]retrip.Option{
+		{retrip.WithAttemptHeaders(retrip.AttemptHeaders{RequestID: "Idempotency-Key"})},
+		{retrip.WithAttemptHeaders(retrip.AttemptHeaders{Attempt: "x-idempotency-key"})},
+		{retrip.WithAttemptHeaders(retrip.AttemptHeaders{OperationID: "X-Once"}), retrip.WithIdempotencyHeader("x-once")},
+	} {
+		_, err := retrip.New(nil, opts...)
+		var option *retrip.OptionError
+		require.ErrorAs(t, err, &option)
+		require.Equal(t, "WithAttemptHeaders", option.Option)
+
+		base := httptestx.Statuses(200)
+		err = faultTrip(t, retrip.Must(retrip.New(base)), faultPost(retrip.Override(t.Context(), opts...), t, "http://origin.test/"))
+		require.ErrorAs(t, err, &option)
+		require.Zero(t, base.Calls())
+	}
+}
+
+// net/http sends every Upgrade by HTTP/1, which says nothing about the origin.
+func TestAnUpgradeDoesNotTeachTheProtocol(t *testing.T) {
+	major, kept := 2, false
+	rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+		kept = r.GetBody != nil
+		resp := httptestx.Canned(r, 200, "")
+		resp.ProtoMajor = major
+		if r.Header.Get("Upgrade") != "" {
+			resp.ProtoMajor = 1
+		}
+		return resp, nil
+	})))
+	require.NoError(t, faultTrip(t, rt, faultPost(t.Context(), t, "https://origin.test/")))
+	upgrade, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://origin.test/", nil)
+	require.NoError(t, err)
+	upgrade.Header.Set("Connection", "Upgrade")
+	upgrade.Header.Set("Upgrade", "websocket")
+	require.NoError(t, faultTrip(t, rt, upgrade))
+	require.NoError(t, faultTrip(t, rt, faultPost(t.Context(), t, "https://origin.test/")))
+	require.False(t, kept, "GetBody is left to HTTP/2")
+}
+
+// A first send into which nothing was written has no WroteRequest.
+func TestAnEmptyAnswerReleasesTheContextAfterAnUnwrittenSend(t *testing.T) {
+	var seen context.Context
+	rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+		seen = r.Context() //nolint:fatcontext // looked at afterwards
+		trace := httptrace.ContextClientTrace(seen)
+		for range 2 {
+			trace.GetConn("origin.test:443")
+			trace.GotConn(httptrace.GotConnInfo{})
+		}
+		if trace.WroteRequest != nil {
+			trace.WroteRequest(httptrace.WroteRequestInfo{})
+		}
+		resp := httptestx.Canned(r, http.StatusNoContent, "")
+		resp.Body = http.NoBody
+		return resp, r.Body.Close()
+	})))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	require.NoError(t, faultTrip(t, rt, faultPost(ctx, t, "https://origin.test/")))
+	require.Error(t, seen.Err())
+}
+
+// What a layer below says around the network's error may hold the query.
+func TestTheWordsOfALayerBelowAreNotQuoted(t *testing.T) {
+	for _, inner := range []error{io.EOF, context.DeadlineExceeded} {
+		rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			return nil, fmt.Errorf("signing layer: %s %s: %w", r.Method, r.URL, inner)
+		})))
+		ctx, recorder := retrip.Record(t.Context())
+		err := faultTrip(t, rt, faultPost(ctx, t, "https://origin.test/?sig=S3CR3T"))
+		require.ErrorIs(t, err, retrip.ErrOutcomeUnknown)
+		require.NotContains(t, err.Error(), "S3CR3T")
+		require.NotContains(t, fmt.Sprint(recorder.Events()), "S3CR3T")
+	}
+}
+
+// Hooks that lag behind an answer do not prove that nothing was sent.
+func TestAnAnswerAtTheAttemptsEndIsUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			calls++
+			httptrace.ContextClientTrace(r.Context()).GetConn("origin.test:443")
+			<-r.Context().Done()
+			return httptestx.Canned(r, 200, "done"), nil
+		}), retrip.WithAttemptTimeout(time.Second)))
+		require.ErrorIs(t, faultTrip(t, rt, faultPost(t.Context(), t, "https://origin.test/")), retrip.ErrOutcomeUnknown)
+		require.Equal(t, 1, calls)
+	})
+}
+
+// The same for a base that breaks its contract.
+func TestABaseThatAnswersTwiceOrNotAtAllProvesNothing(t *testing.T) {
+	for _, both := range []bool{true, false} {
+		calls := 0
+		rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			calls++
+			httptrace.ContextClientTrace(r.Context()).GetConn("origin.test:443")
+			if both {
+				return httptestx.Canned(r, 200, "done"), errors.New("and an error")
+			}
+			return nil, nil //nolint:nilnil // the breach
+		}), retrip.WithRetryIf(func(retrip.Attempt) retrip.Verdict { return retrip.VerdictRetry })))
+		require.ErrorIs(t, faultTrip(t, rt, faultPost(t.Context(), t, "https://origin.test/")), retrip.ErrOutcomeUnknown)
+		require.Equal(t, 1, calls)
+	}
+}
+
+// A gate may wait longer than the operation lasts: then nothing is sent.
+func TestAGateThatOutlastsTheDeadlineSendsNothing(t *testing.T) {
+	for _, total := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var done []error
+			base := httptestx.Statuses(200)
+			opts := []retrip.Option{retrip.WithGate(func(*http.Request) (func(error), error) {
+				time.Sleep(2 * time.Second)
+				return func(err error) { done = append(done, err) }, nil
+			})}
+			ctx := t.Context()
+			if total {
+				opts = append(opts, retrip.WithTotalTimeout(time.Second))
+			} else {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, time.Second)
+				defer cancel()
+			}
+			err := faultTrip(t, retrip.Must(retrip.New(base, opts...)), faultPost(ctx, t, "http://origin.test/"))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.NotErrorIs(t, err, retrip.ErrOutcomeUnknown)
+			require.Zero(t, base.Calls())
+			require.Len(t, done, 1)
+			require.Error(t, done[0])
+		})
+	}
+}
+
+// A second gate that takes the time which an attempt needs costs the caller no answer.
+func TestASlowSecondGateReturnsTheAnswerInHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		base := httptestx.Statuses(503)
+		rt := retrip.Must(retrip.New(base, retrip.WithMinAttemptTime(5*time.Second), retrip.WithBackoff(retrip.Constant(0)),
+			retrip.WithGate(func(*http.Request) (func(error), error) {
+				if asked++; asked == 2 {
+					time.Sleep(7 * time.Second)
+				}
+				return nil, nil
+			})))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		ctx, recorder := retrip.Record(ctx)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://origin.test/", nil)
+		require.NoError(t, err)
+		require.NoError(t, faultTrip(t, rt, req))
+		require.Equal(t, 1, base.Calls())
+		require.Equal(t, retrip.DecisionDeadlineExceeded, recorder.Events()[0].Decision)
+	})
+}
+
+// A state check's response whose context has ended is no result.
+func TestAStateChecksLateResponseIsNotReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := retrip.Must(retrip.New(httptestx.NewStub(httptestx.Fails(io.EOF)), retrip.WithTotalTimeout(time.Second), //nolint:bodyclose // there is none
+			retrip.WithStateCheck(func(_ context.Context, req *http.Request, _ retrip.Attempt) (retrip.State, *http.Response, error) {
+				time.Sleep(2 * time.Second)
+				return retrip.StateApplied, httptestx.Canned(req, 200, "done"), nil
+			})))
+		require.ErrorIs(t, faultTrip(t, rt, faultPost(t.Context(), t, "http://origin.test/")), retrip.ErrOutcomeUnknown)
+	})
+}
