@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,6 +78,81 @@ func TestAttemptHeadersMayNotBeKeys(t *testing.T) {
 		err = faultTrip(t, retrip.Must(retrip.New(base)), faultPost(retrip.Override(t.Context(), opts...), t, "http://origin.test/"))
 		require.ErrorAs(t, err, &option)
 		require.Zero(t, base.Calls())
+	}
+}
+
+// faultBody is like the body of a server's request: its Close waits for a Read in
+// flight, and its Read for open. reading is closed as the first Read begins.
+type faultBody struct {
+	mu            sync.Mutex
+	once          sync.Once
+	reading, open chan struct{}
+}
+
+func (b *faultBody) Read([]byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.once.Do(func() { close(b.reading) })
+	<-b.open
+	return 0, io.EOF
+}
+
+func (b *faultBody) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return nil
+}
+
+// An answer need not wait for an upload that is quiet, on HTTP/2 as in net/http itself.
+func TestAnEarlyAnswerDoesNotWaitForAQuietBody(t *testing.T) {
+	for name, wrap := range map[string]func(http.RoundTripper) http.RoundTripper{
+		"bare":   func(base http.RoundTripper) http.RoundTripper { return base },
+		"retrip": func(base http.RoundTripper) http.RoundTripper { return retrip.Must(retrip.New(base)) },
+		"observed": func(base http.RoundTripper) http.RoundTripper {
+			return retrip.Must(retrip.New(base, retrip.WithHook(func(context.Context, retrip.Event) {})))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			httptestx.Leaks(t)
+			body := &faultBody{reading: make(chan struct{}), open: make(chan struct{})}
+			ln := httptestx.Listen(t)
+			srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				<-body.reading
+				w.WriteHeader(http.StatusRequestEntityTooLarge)
+			}), TLSConfig: httptestx.ServerTLS(httptestx.GoodCert, "h2")}
+			go func() { _ = srv.ServeTLS(ln, "", "") }()
+			t.Cleanup(func() { _ = srv.Close() })
+			base := httptestx.NewTransport(t)
+			base.ForceAttemptHTTP2 = true
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+ln.Addr().String(), body)
+			require.NoError(t, err)
+
+			type answer struct {
+				major, status int
+				err           error
+			}
+			answered := make(chan answer, 1)
+			go func() {
+				resp, err := wrap(base).RoundTrip(req)
+				if err != nil {
+					answered <- answer{err: err}
+					return
+				}
+				answered <- answer{resp.ProtoMajor, resp.StatusCode, resp.Body.Close()}
+			}()
+			hung := false
+			var got answer
+			select {
+			case got = <-answered:
+				close(body.open)
+			case <-time.After(10 * time.Second):
+				hung = true
+				close(body.open)
+				<-answered
+			}
+			require.False(t, hung, "the answer waits for the body")
+			require.Equal(t, answer{2, http.StatusRequestEntityTooLarge, nil}, got)
+		})
 	}
 }
 

@@ -36,7 +36,10 @@ func TestG01GoAwayBelowAPOSTIsRepeatedWithItsBody(t *testing.T) {
 	require.Equal(t, 2, got.heads)
 	require.Equal(t, 1, got.effects)
 	require.Equal(t, retrip.PermitRefused, got.events[0].Permit)
-	require.True(t, seen[len(seen)-1].Complete)
+	require.Len(t, seen, 2)
+	require.Equal(t, 2, seen[1].Conn)
+	require.True(t, seen[1].Complete)
+	require.Equal(t, payload, seen[1].Body)
 
 	got, _ = caseG(t, mPOSTnr, H2ReadAll, H2GoAwayBelow(http2.ErrCodeNo))
 	require.Error(t, got.err)
@@ -64,12 +67,15 @@ func TestG02ARepeatOnHTTP2HasItsWholeBody(t *testing.T) {
 // G03: REFUSED_STREAM is the server's word that it did nothing, for every method.
 func TestG03ARefusedStreamIsRepeatedForPOST(t *testing.T) {
 	httptestx.Leaks(t)
-	got, _ := caseG(t, mPOST, H2ReadAll, H2Reset(http2.ErrCodeRefusedStream))
+	got, seen := caseG(t, mPOST, H2ReadAll, H2Reset(http2.ErrCodeRefusedStream))
 	require.Equal(t, http.StatusOK, got.status, "%s", got)
 	require.Equal(t, 2, got.heads)
 	require.Equal(t, 1, got.effects)
 	require.Equal(t, retrip.DeliveryRefused, got.events[0].Delivery)
 	require.Equal(t, retrip.PermitRefused, got.events[0].Permit)
+	require.Len(t, seen, 2)
+	require.True(t, seen[1].Complete)
+	require.Equal(t, payload, seen[1].Body)
 }
 
 // G05: any other reset after the request proves nothing, whatever the base would do.
