@@ -199,8 +199,9 @@ func WithAttemptTimeout(d time.Duration) Option {
 }
 
 // WithMinAttemptTime keeps an attempt from being begun with less than d left
-// until the operation's deadline, the first attempt included. The default is 0.
-// A negative d is an [OptionError].
+// until the operation's deadline, the first attempt included. It is judged while the
+// answer can still be returned, before the wait: a hook that blocks afterwards, or a
+// timer that is late, takes from d. The default is 0. A negative d is an [OptionError].
 func WithMinAttemptTime(d time.Duration) Option {
 	return optionFunc(func(c *config) error {
 		c.minAttemptTime = d
