@@ -108,15 +108,14 @@ func (op *operation) speaksHTTP1() bool {
 
 // giveBody gives the attempt its body, watched unless that would cost a second write.
 func (op *operation) giveBody(a *traced) {
+	if op.body.kind == noBody {
+		return // as the caller made it: nil and NoBody are not the same to everybody
+	}
 	body, watched := op.next, true
 	if op.attempt == 1 {
 		body, watched = op.body.first()
 	}
-	if op.body.kind == noBody || !watched {
-		a.request.Body = body
-		if op.body.kind == noBody {
-			a.request.Body = op.req.Body
-		}
+	if a.request.Body = body; !watched {
 		return
 	}
 	a.body = attemptBody{src: body, length: op.body.length, strict: op.attempt > 1}

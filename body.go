@@ -76,8 +76,9 @@ func (b *requestBody) hold(most int64) {
 	}
 }
 
-// inMemory reports whether net/http itself takes body for memory, and how much is left of it: it writes those in one
-// piece with the header, and only if they are not wrapped (transfer.go, unwrapNopCloser).
+// inMemory reports whether net/http itself takes body for memory, and how much is left of
+// it. Such a body goes out in one piece with the header, but only if it is not wrapped
+// (transfer.go, unwrapNopCloser).
 func inMemory(body io.ReadCloser) (length int64, ok bool) {
 	switch r := unwrap(body).(type) {
 	case *bytes.Reader:
@@ -105,11 +106,9 @@ func unwrap(body io.ReadCloser) io.Reader {
 	return body
 }
 
-// first gives the body of the first attempt; wrapped says that it is to be watched.
+// first gives the body of the first attempt, and whether it is to be watched.
 func (b *requestBody) first() (body io.ReadCloser, watched bool) {
 	switch b.kind {
-	case noBody:
-		return b.req.Body, false
 	case memoryBody, readerBody:
 		b.handed = true
 		return b.req.Body, b.kind == readerBody

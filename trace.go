@@ -83,8 +83,8 @@ func (a *traced) Value(key any) any {
 
 // attach gives the attempt its hooks: those that its rules read (internal/wire), ours
 // before the caller's. ends adds the one that tells when the request's body is done with.
-// Got1xxResponse is left as it is: setting it lifts net/http's limit
-// on 1xx headers (WIRE.md C4).
+// Got1xxResponse is left as it is: setting it lifts net/http's limit on 1xx headers
+// (WIRE.md C4).
 func (a *traced) attach(parent context.Context, writes, ends, handshakes bool) {
 	if a.outer = httptrace.ContextClientTrace(parent); a.outer != nil {
 		a.trace = *a.outer
