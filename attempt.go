@@ -19,16 +19,10 @@ func (op *operation) send() {
 	if op.timed {
 		a.Start = time.Now()
 	}
-	var resp *http.Response
-	var err error
 	tr := op.trace(a.Start)
 	op.next, op.running = nil, tr // the base owns the body from here on
-	if tr == nil {
-		resp, err = op.t.Unwrap().RoundTrip(op.req)
-	} else {
-		resp, err = op.t.Unwrap().RoundTrip(&tr.request)
-	}
-	timedOut := tr != nil && tr.returned()
+	resp, err := op.t.Unwrap().RoundTrip(&tr.request)
+	timedOut := tr.returned()
 	if op.timed {
 		a.Duration = time.Since(a.Start)
 	}
@@ -39,27 +33,25 @@ func (op *operation) send() {
 	}
 }
 
-// trace prepares an attempt that cannot go down as the caller made it; it is nil for one
-// that can: the first attempt of a safe request to an HTTP/1 origin that nobody looks at,
-// since nothing that could be seen of it would change anything.
-func (op *operation) trace(now time.Time) *traced {
-	c, req := op.cfg, op.req
-	http1 := op.speaksHTTP1()
-	protected := op.permitted
-	if op.attempt == 1 && op.safe && protected && !op.upgrade && http1 && !op.timed && !op.marks && op.key == "" &&
-		c.attemptTimeout == 0 && c.totalTimeout == 0 && !c.stamps &&
-		(op.body.kind == noBody || op.body.kind == memoryBody && !op.body.wrong) {
-		op.body.handed = true
-		return nil
-	}
+// take enters a first attempt that was made already.
+func (op *operation) take(first *made) {
+	op.attempt = 1
+	a := &op.last
+	a.Number, a.Request = op.attempt, op.req
+	op.judge(a, nil, first.resp, first.err, false)
+}
 
+// trace prepares an attempt that is watched.
+func (op *operation) trace(now time.Time) *traced {
+	c, req, protected := op.cfg, op.req, op.permitted
+	http1 := op.speaksHTTP1()
 	a := &traced{
 		Context: op.ctx, whole: req, length: op.body.length, protected: protected,
 		std: isStd(op.t.Unwrap()), forever: op.ctx.Done() == nil,
 	}
 	a.plainHTTP1 = http1 && req.URL != nil && req.URL.Scheme == "http"
 	header := op.stamp(req.Header, now)
-	a.replays = netReplays(req.Method, header) // a key that was added counts too
+	a.replays = !protected && netReplays(req.Method, header)
 	a.most = max(2, c.maxAttempts-op.attempt+1)
 	secure := req.URL != nil && req.URL.Scheme == "https"
 	limit := op.attemptLimit()
@@ -90,20 +82,6 @@ func (op *operation) trace(now time.Time) *traced {
 func isStd(base http.RoundTripper) bool {
 	_, ok := base.(*http.Transport)
 	return ok
-}
-
-// speaksHTTP1 reports whether the origin is known to speak HTTP/1: at once for plain http
-// by an *http.Transport, otherwise by its last answer.
-func (op *operation) speaksHTTP1() bool {
-	if op.origin == nil {
-		return false
-	}
-	if op.req.URL.Scheme == "http" {
-		if std, ok := op.t.Unwrap().(*http.Transport); ok {
-			return std.Protocols == nil || !std.Protocols.UnencryptedHTTP2()
-		}
-	}
-	return op.origin.proto.Load() == 1
 }
 
 // giveBody gives the attempt its body, watched unless that would cost a second write.

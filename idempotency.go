@@ -49,7 +49,7 @@ func (op *operation) requestPermit() Permit {
 // mayRepeat reports whether requestPermit has one, without a look at the header where the
 // method is enough.
 func (op *operation) mayRepeat() bool {
-	return op.cfg.word == wordNone && idempotentMethod(op.req.Method) || op.requestPermit() != PermitNone
+	return op.cfg.word == wordNone && (op.safe || idempotentMethod(op.req.Method)) || op.requestPermit() != PermitNone
 }
 
 // outcomePermit tells what an attempt's outcome proves, for any method.
@@ -115,7 +115,7 @@ func isUpgrade(req *http.Request) bool {
 // chooseKey finds the key to add to the request, if any: the context's, else a new one.
 func (op *operation) chooseKey() error {
 	c, req := op.cfg, op.req
-	if c.key == "" && !c.mintsKeys || req.Header == nil || carriesKeyHeader(req.Header, c.keyHeader) {
+	if req.Header == nil || carriesKeyHeader(req.Header, c.keyHeader) {
 		return nil
 	}
 	if c.key != "" && !idempotentMethod(req.Method) && sameOriginHop(req) {

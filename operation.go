@@ -10,23 +10,125 @@ import (
 	"github.com/retrip/retrip/internal/budget"
 )
 
-// operation is the state of one RoundTrip call. It stays on the goroutine and the stack of
-// its caller: nothing that outlives an attempt may point to it.
-type operation struct {
+// terms are what holds for an operation before anything is known of an attempt.
+type terms struct {
 	t        *Transport
 	cfg      *config
 	req      *http.Request   // the caller's
 	ctx      context.Context // the caller's
 	recorder *Recorder
 	nested   bool // an outer Transport repeats
-	marks    bool // Transports below must not
+	safe     bool
+	upgrade  bool
+	origin   *origin
+	account  *budget.Entry
+}
 
+// settle finds the terms, and counts the operation.
+func (s *terms) settle(t *Transport, req *http.Request) error {
+	s.t, s.req, s.ctx, s.cfg = t, req, req.Context(), t.settings()
+	if c := carriedBy(s.ctx); c != nil {
+		if err := s.carry(c); err != nil {
+			return err
+		}
+	}
+	s.safe, s.upgrade = safeMethod(req.Method), isUpgrade(req)
+	if req.URL != nil {
+		s.origin = t.origins.of(req.URL.Scheme, req.URL.Host)
+		if s.account = s.findAccount(); s.account != nil {
+			s.account.Begin(uptime())
+		}
+	}
+	return nil
+}
+
+// carry takes over what the context carries, unless that is an outer Transport's affair.
+func (s *terms) carry(c *carried) error {
+	if c.marked {
+		s.nested = true
+		return nil
+	}
+	s.recorder = c.recorder
+	if len(c.opts) == 0 {
+		return nil
+	}
+	cfg, err := s.cfg.with(true, c.opts...)
+	if err == nil {
+		s.cfg = cfg
+	}
+	return err
+}
+
+// plain reports whether the first attempt goes down as the caller made it, watched by
+// nobody, since nothing that could be seen of it would change anything: that of a safe
+// request to an HTTP/1 origin, whose caller still waits. Nearly every request is one, and an
+// operation is not even begun before its attempt has failed.
+func (s *terms) plain() bool {
+	return s.cfg.plain && s.safe && !s.upgrade && (s.req.Body == nil || s.req.Body == http.NoBody) &&
+		s.recorder == nil && !s.t.nests && s.speaksHTTP1() && !s.gone()
+}
+
+// speaksHTTP1 reports whether the origin is known to speak HTTP/1: at once for plain http
+// by an *http.Transport, otherwise by its last answer.
+func (s *terms) speaksHTTP1() bool {
+	if s.origin == nil {
+		return false
+	}
+	if s.req.URL.Scheme == "http" {
+		if std, ok := s.t.Unwrap().(*http.Transport); ok {
+			return std.Protocols == nil || !std.Protocols.UnencryptedHTTP2()
+		}
+	}
+	return s.origin.proto.Load() == 1
+}
+
+// gone reports whether the caller waits no more. http.Client.Timeout closes req.Cancel,
+// often before the context ends (WIRE.md finding 4).
+func (s *terms) gone() bool {
+	if s.ctx.Err() != nil {
+		return true
+	}
+	select {
+	case <-s.req.Cancel: //nolint:staticcheck // deprecated, and set by http.Client.Timeout
+		return true
+	default:
+		return false
+	}
+}
+
+// met notes an answer that ends an operation at its first attempt.
+func (s *terms) met(resp *http.Response) {
+	s.receive(resp)
+	if s.account != nil {
+		s.account.End(false)
+	}
+}
+
+// receive notes what an answer tells of its origin, and makes it an answer to the caller's
+// request.
+func (s *terms) receive(resp *http.Response) {
+	if s.origin != nil && !s.upgrade { // net/http sends every Upgrade by HTTP/1
+		s.origin.learn(resp.ProtoMajor)
+	}
+	if resp.Request != s.req {
+		resp.Request = s.req
+	}
+}
+
+// made is what came of a first attempt that was made before its operation was begun.
+type made struct {
+	resp *http.Response
+	err  error
+}
+
+// operation is the state of one RoundTrip call. It stays on the goroutine and the stack of
+// its caller: nothing that outlives an attempt may point to it.
+type operation struct {
+	terms
+
+	marks      bool      // Transports below must not repeat
 	deadline   time.Time // of the operation; zero: none
 	totalFirst bool      // it is WithTotalTimeout's
-	origin     *origin
-	account    *budget.Entry
-	safe       bool
-	upgrade    bool
 	permitted  bool   // by the caller's word, its key or its method
 	key        string // to be added
 	timed      bool   // somebody looks at attempts
@@ -53,36 +155,25 @@ type operation struct {
 	settled    bool
 }
 
-// begin finds the settings and what holds for all attempts.
-func (op *operation) begin(t *Transport, req *http.Request) error {
-	op.t, op.req, op.ctx, op.cfg = t, req, req.Context(), t.settings()
-	op.marks = t.nests
-	op.body.init(req)
-	if c := carriedBy(op.ctx); c != nil {
-		if err := op.carry(c); err != nil {
+// begin finds what holds for all attempts.
+func (op *operation) begin() error {
+	op.marks = op.t.nests
+	op.body.init(op.req)
+	if op.cfg.keys {
+		if err := op.chooseKey(); err != nil {
 			return err
 		}
-	}
-	op.safe, op.upgrade = safeMethod(req.Method), isUpgrade(req)
-	if err := op.chooseKey(); err != nil {
-		return err
 	}
 	op.permitted = op.mayRepeat()
 	if op.cfg.bodyBuffer > 0 {
 		op.body.hold(op.cfg.bodyBuffer)
 	}
-	op.timed = op.recorder != nil || op.cfg.observed() || op.cfg.stateCheck != nil && !op.permitted
+	op.timed = op.recorder != nil || op.cfg.observed || op.cfg.stateCheck != nil && !op.permitted
 
 	op.deadline, _ = op.ctx.Deadline()
 	if total := op.cfg.totalTimeout; total > 0 {
 		if end := time.Now().Add(total); op.deadline.IsZero() || end.Before(op.deadline) {
 			op.deadline, op.totalFirst = end, true
-		}
-	}
-	if req.URL != nil {
-		op.origin = t.origins.of(req.URL.Scheme, req.URL.Host)
-		if op.account = op.findAccount(); op.account != nil {
-			op.account.Begin(ticks())
 		}
 	}
 	return nil
@@ -91,23 +182,6 @@ func (op *operation) begin(t *Transport, req *http.Request) error {
 // refused ends an operation whose settings are bad, without an event.
 func (op *operation) refused(err error) error {
 	op.settled, op.silent = true, true
-	return err
-}
-
-// carry takes over what the context carries, unless that is an outer Transport's affair.
-func (op *operation) carry(c *carried) error {
-	if c.marked {
-		op.nested = true
-		return nil
-	}
-	op.recorder = c.recorder
-	if len(c.opts) == 0 {
-		return nil
-	}
-	cfg, err := op.cfg.with(true, c.opts...)
-	if err == nil {
-		op.cfg = cfg
-	}
 	return err
 }
 
@@ -189,27 +263,15 @@ func classOf(end Decision) Class {
 	return ClassDeadline
 }
 
-// canceled reports whether req.Cancel is closed; http.Client.Timeout closes it, often
-// before the context ends (WIRE.md finding 4).
-func (op *operation) canceled() bool {
-	select {
-	case <-op.req.Cancel: //nolint:staticcheck // deprecated, and set by http.Client.Timeout
-		return true
-	default:
-		return false
-	}
-}
-
 // ended tells how the operation was ended, if it was. The clock decides between deadline
 // and cancel, whichever signal came first; it is looked at where somebody signals an end,
 // or where there is reason to.
 func (op *operation) ended(byClock bool) Decision {
-	err := op.ctx.Err()
-	gone := err != nil || op.req.Cancel != nil && op.canceled() //nolint:staticcheck // as above
+	gone := op.gone()
 	switch {
 	case !gone && !byClock:
 		return ""
-	case !op.deadline.IsZero() && !time.Now().Before(op.deadline), errors.Is(err, context.DeadlineExceeded):
+	case !op.deadline.IsZero() && !time.Now().Before(op.deadline), errors.Is(op.ctx.Err(), context.DeadlineExceeded):
 		return DecisionDeadlineExceeded
 	case gone:
 		return DecisionCancel

@@ -70,9 +70,14 @@ type config struct {
 	hooks   []func(context.Context, Event)
 	logger  *slog.Logger
 	headers AttemptHeaders
-	stamps  bool // headers names any
 
 	override bool // filled by Override: what New refuses is allowed
+
+	// What follows from the settings, found once and not for every request.
+	stamps   bool // headers names any
+	keys     bool // requests may get a key
+	observed bool // somebody looks at attempts, so that they must be traced and timed
+	plain    bool // no setting asks for more than the caller's request
 }
 
 // word is the caller's word on whether a request may be repeated.
@@ -93,6 +98,7 @@ var defaults = config{
 		http.StatusServiceUnavailable, http.StatusGatewayTimeout),
 	keyHeader: "Idempotency-Key",
 	ownBudget: true,
+	plain:     true,
 }
 
 // with gives the settings that opts make of c; c stays as it is.
@@ -109,7 +115,17 @@ func (c *config) with(override bool, opts ...Option) (*config, error) {
 			return nil, err
 		}
 	}
+	changed.derive()
 	return &changed, changed.check()
+}
+
+// derive fills what follows from the other settings.
+func (c *config) derive() {
+	c.stamps = c.headers != (AttemptHeaders{})
+	c.keys = c.key != "" || c.mintsKeys
+	c.observed = len(c.hooks) > 0 || c.logger != nil || c.gate != nil || c.retryIf != nil
+	c.plain = !c.stamps && !c.observed && !c.pauses && c.word != wordNo &&
+		c.attemptTimeout == 0 && c.totalTimeout == 0 && c.minAttemptTime == 0
 }
 
 // check refuses what options say together.
@@ -120,12 +136,6 @@ func (c *config) check() error {
 		}
 	}
 	return nil
-}
-
-// observed reports whether somebody looks at attempts, so that they must be
-// traced and timed.
-func (c *config) observed() bool {
-	return len(c.hooks) > 0 || c.logger != nil || c.gate != nil || c.retryIf != nil
 }
 
 // A statusSet holds status codes from 100 to 599.

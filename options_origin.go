@@ -88,7 +88,7 @@ func WithAttemptHeaders(h AttemptHeaders) Option {
 			}
 			*name = textproto.CanonicalMIMEHeaderKey(*name)
 		}
-		c.headers, c.stamps = set, set != AttemptHeaders{}
+		c.headers = set
 		return nil
 	})
 }

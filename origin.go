@@ -117,6 +117,7 @@ const maxOrigins = budget.MaxOrigins
 // originTable finds an origin's record without a lock: chains of slots that are replaced,
 // never changed. Several spellings of an origin lead to one record.
 type originTable struct {
+	recent [64]atomic.Pointer[slot] // those found last: nearly every look-up ends here
 	chains [256]atomic.Pointer[slot]
 
 	mu    sync.Mutex // guards the changes, and the fields below
@@ -132,10 +133,25 @@ type slot struct {
 
 var hashSeed = maphash.MakeSeed()
 
+func (s *slot) is(scheme, host string) bool {
+	return s.host == host && s.scheme == scheme && !s.origin.gone.Load()
+}
+
+// of finds an origin. A hash that no host name can aim at costs more than the rest of it,
+// so that three letters tell where to look first.
 func (t *originTable) of(scheme, host string) *origin {
+	place := uint(len(host))
+	if place > 0 {
+		place += uint(host[0]) + uint(host[len(host)/2])<<1 + uint(host[len(host)-1])<<2
+	}
+	recent := &t.recent[place%uint(len(t.recent))]
+	if s := recent.Load(); s != nil && s.is(scheme, host) {
+		return s.origin
+	}
 	chain := &t.chains[maphash.String(hashSeed, host)%uint64(len(t.chains))]
 	for s := chain.Load(); s != nil; s = s.next {
-		if s.host == host && s.scheme == scheme && !s.origin.gone.Load() {
+		if s.is(scheme, host) {
+			recent.Store(s)
 			return s.origin
 		}
 	}
@@ -202,33 +218,40 @@ func originKey(scheme, host string) string {
 }
 
 // findAccount finds the operation's origin in its budget; nil without a budget.
-func (op *operation) findAccount() *budget.Entry {
-	b := op.t.budget()
+func (s *terms) findAccount() *budget.Entry {
+	b := s.t.budget()
 	switch {
-	case op.origin == nil:
+	case s.origin == nil:
 		return nil
-	case !op.cfg.ownBudget && op.cfg.budget != b:
+	case !s.cfg.ownBudget && s.cfg.budget != b:
 		// Another one by Override; the record keeps the entry of the Transport's own.
-		if b = op.cfg.budget; b == nil {
+		if b = s.cfg.budget; b == nil {
 			return nil
 		}
-		return b.tokens.Entry(op.origin.key)
+		return b.tokens.Entry(s.origin.key)
 	case b == nil:
 		return nil
 	}
-	e := op.origin.account.Load()
+	e := s.origin.account.Load()
 	if e == nil || e.Gone() {
-		e = b.tokens.Entry(op.origin.key)
-		op.origin.account.Store(e)
+		e = b.tokens.Entry(s.origin.key)
+		s.origin.account.Store(e)
 	}
 	return e
 }
 
-var epoch = time.Now()
+// epoch is a whole second of a century ago, or nearly so, for the clock of testing/synctest:
+// it begins in 2000, at a whole second, and has nothing but the wall clock.
+var epoch = func() time.Time {
+	now := time.Now()
+	return now.Add(-time.Duration(now.Nanosecond()))
+}()
 
-// ticks is time.Now for what looks at differences alone: it reads the monotonic clock and
-// not the wall clock, at half the cost, on every request.
-func ticks() time.Time { return epoch.Add(time.Since(epoch)) }
+const century = 100 * 365 * 24 * time.Hour
+
+// uptime is the clock of budgets. It is read for every request, and costs half of
+// time.Now, which reads the wall clock too.
+func uptime() time.Duration { return century + time.Since(epoch) }
 
 // askGate asks for one attempt.
 func (op *operation) askGate() error {

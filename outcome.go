@@ -32,40 +32,35 @@ type outcome struct {
 
 // judge finds out what the attempt's outcome is and proves.
 func (op *operation) judge(a *outcome, tr *traced, resp *http.Response, err error, timedOut bool) {
-	facts := wire.Facts{}
-	cut := false
+	late := resp != nil && timedOut
+	switch {
+	case resp != nil && err != nil:
+		closeResponse(resp)
+		err, a.byRetrip = &baseError{errTwoAnswers, err}, true
+	case late:
+		// The headers came as the time ended, and the body was cut with it. Hooks can lag
+		// behind an answer, so that they prove nothing about this one.
+		closeResponse(resp)
+		err = context.Canceled
+	case resp != nil:
+		op.answered(a, tr, resp)
+		return
+	case err == nil:
+		err, a.byRetrip = errNoAnswer, true
+	}
+
+	var facts wire.Facts
+	var cut bool
 	if tr != nil {
 		tr.mu.Lock()
 		facts, a.ConnReused, cut = tr.seen, tr.reused, tr.cut
 		tr.mu.Unlock()
 		a.Sends = facts.GotConn
 	}
-	switch {
-	case resp != nil && err != nil:
-		closeResponse(resp)
-		resp, err, a.byRetrip = nil, &baseError{errTwoAnswers, err}, true
-	case resp == nil && err == nil:
-		err, a.byRetrip = errNoAnswer, true
-	}
-	if resp != nil && facts.GetConn > 0 && facts.GotConn == 0 {
-		op.t.distrusted.Store(true)
-	}
-	late := resp != nil && timedOut
-	if late {
-		// The headers came as the time ended, and the body was cut with it. Hooks can lag
-		// behind an answer, so that they prove nothing about this one.
-		closeResponse(resp)
-		resp, err = nil, context.Canceled
-	}
-	if resp != nil {
-		op.answered(a, tr, resp)
-		return
-	}
-
 	_, facts.Std = op.t.Unwrap().(*http.Transport)
 	facts.Distrusted = op.t.distrusted.Load()
 	facts.LocalReject = !a.byRetrip && wire.LocalReject(op.req, err)
-	facts.Ended = op.ctx.Err() != nil || op.req.Cancel != nil && op.canceled() //nolint:staticcheck // set by http.Client.Timeout
+	facts.Ended = op.gone()
 	var bodyErr error
 	if tr != nil {
 		facts.BodyRead = tr.body.begun.Load()
@@ -110,13 +105,15 @@ func (op *operation) judge(a *outcome, tr *traced, resp *http.Response, err erro
 // answered notes a response.
 func (op *operation) answered(a *outcome, tr *traced, resp *http.Response) {
 	a.Response, a.Delivery, a.traced = resp, DeliveryAnswered, tr
-	if op.origin != nil && !op.upgrade { // net/http sends every Upgrade by HTTP/1
-		op.origin.learn(resp.ProtoMajor)
-	}
-	if resp.Request != op.req {
-		resp.Request = op.req
-	}
+	op.receive(resp)
 	if tr != nil {
+		asked := 0
+		tr.mu.Lock()
+		asked, a.Sends, a.ConnReused = tr.seen.GetConn, tr.seen.GotConn, tr.reused
+		tr.mu.Unlock()
+		if asked > 0 && a.Sends == 0 {
+			op.t.distrusted.Store(true)
+		}
 		tr.keep(resp)
 		// A short body that an answer came to anyhow must not be sent again.
 		a.failed = tr.body.failure() != nil

@@ -13,13 +13,12 @@ import (
 func (op *operation) rule() {
 	a := &op.last
 	op.weigh(a)
-	s := situation{answered: a.Response != nil, status: a.StatusCode(), transient: a.transient}
-	if s.answered && !s.transient {
-		op.ruling = decide(&s) // nearly every request ends here
+	if a.Response != nil && !a.transient {
+		op.ruling = answered(a.Response.StatusCode) // nearly every request ends here
 		return
 	}
-	s = situation{
-		answered: s.answered, status: s.status,
+	s := situation{
+		answered: a.Response != nil, status: a.StatusCode(),
 		transient: a.transient, policy: a.policy, stopped: a.stopped,
 		end: a.end, bodyFailed: a.failed, nested: op.nested,
 		proof: op.outcomePermit(a), permit: op.requestPermit(),
@@ -99,7 +98,7 @@ func (op *operation) secure(a *outcome, now time.Time, s *situation) {
 		if a.Class == ClassTimeout {
 			cost = 2 // it held the origin for the whole time
 		}
-		reservation, ok := op.account.Reserve(now, cost)
+		reservation, ok := op.account.Reserve(uptime(), cost)
 		if !ok {
 			s.budgetEmpty = true
 			return
@@ -130,7 +129,7 @@ func (op *operation) secure(a *outcome, now time.Time, s *situation) {
 
 // putBack returns what was taken for an attempt that is not made.
 func (op *operation) putBack(err error) {
-	op.reservation.Return(time.Now())
+	op.reservation.Return(uptime())
 	op.reservation = budget.Reservation{}
 	if op.next != nil && op.body.kind != noBody {
 		_ = op.next.Close()

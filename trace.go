@@ -33,7 +33,7 @@ type traced struct {
 	plainHTTP1 bool // a connection without TLS speaks HTTP/1.1 here
 	std        bool // the base is an *http.Transport
 	protected  bool // the request has a permit
-	replays    bool // net/http sends it again by itself after it was written
+	replays    bool // it has none, and net/http sends it again by itself after it was written
 	most       int  // sends that the attempt may take on HTTP/2
 
 	forever bool // the caller's context never ends: nothing is to be released

@@ -134,21 +134,45 @@ func (t *Transport) budget() *Budget {
 // both and never neither; see [Error] for which error. req is not written to, and its body
 // is closed once on every path.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	var op operation
+	var terms terms
+	if err := terms.settle(t, req); err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close()
+		}
+		return nil, err
+	}
+	if !terms.plain() {
+		return terms.operate(nil)
+	}
+	resp, err := t.Unwrap().RoundTrip(req)
+	if resp != nil && err == nil && !terms.cfg.retryStatus.has(resp.StatusCode) {
+		terms.met(resp) // as nearly every request: there is nothing to decide
+		return resp, nil
+	}
+	return terms.operate(&made{resp, err})
+}
+
+// operate makes attempts until nothing is left to decide. The first may have been made.
+func (s *terms) operate(first *made) (*http.Response, error) {
+	op := operation{terms: *s}
 	defer op.finish()
-	if err := op.begin(t, req); err != nil {
+	if err := op.begin(); err != nil {
 		return nil, op.refused(err)
 	}
-	if !op.admit() {
+	if first != nil {
+		op.take(first)
+	} else if op.admit() {
+		op.send()
+	} else {
 		return op.result()
 	}
 	for {
-		op.send()
 		op.rule()
 		op.report()
 		if op.ruling.Decision != DecisionRetry || !op.wait() {
 			return op.result()
 		}
+		op.send()
 	}
 }
 
@@ -193,10 +217,7 @@ type situation struct {
 func decide(s *situation) ruling {
 	// An answer that a repeat would not mend is the result, whatever else happened.
 	if s.answered && !s.transient {
-		if s.status < http.StatusBadRequest {
-			return ruling{DecisionReturn, ReasonSuccess, PermitNone}
-		}
-		return ruling{DecisionReturn, ReasonNotTransient, PermitNone}
+		return answered(s.status)
 	}
 	// Nobody waits any more. The error cannot tell: an attempt's own time-out, a dialer's
 	// and a header time-out look like the caller's deadline (WIRE.md C14).
@@ -267,4 +288,12 @@ func decide(s *situation) ruling {
 		return ruling{DecisionRetry, ReasonPolicy, permit}
 	}
 	return ruling{DecisionRetry, ReasonTransient, permit}
+}
+
+// answered is the ladder's first rung.
+func answered(status int) ruling {
+	if status < http.StatusBadRequest {
+		return ruling{DecisionReturn, ReasonSuccess, PermitNone}
+	}
+	return ruling{DecisionReturn, ReasonNotTransient, PermitNone}
 }

@@ -26,8 +26,8 @@ type Entry struct {
 
 	mu      sync.Mutex // guards the reserve: the fields below
 	limiter *rate.Limiter
-	back    int       // units given back, spent before the limiter's
-	asOf    time.Time // the latest time at which the reserve was looked at
+	back    int           // units given back, spent before the limiter's
+	asOf    time.Duration // the latest time at which the reserve was looked at
 }
 
 func newEntry(b *Budget, origin string) *Entry {
@@ -43,7 +43,7 @@ func (e *Entry) Gone() bool { return e.state.Load() == gone }
 // Begin counts an operation that begins: the origin earns the ratio. It takes
 // no lock and does not allocate. What is earned by an entry that is gone is
 // lost.
-func (e *Entry) Begin(now time.Time) {
+func (e *Entry) Begin(now time.Duration) {
 	e.earned.add(e.budget.tick(now), e.budget.ratio)
 }
 
@@ -74,7 +74,7 @@ func (e *Entry) End(transient bool) {
 // Reserve takes cost tokens for a repeat, all or none: those that were earned
 // first, the rest from the reserve where that is open. A cost of zero or less
 // is free. The origin of an entry that is gone is looked up again.
-func (e *Entry) Reserve(now time.Time, cost int) (Reservation, bool) {
+func (e *Entry) Reserve(now time.Duration, cost int) (Reservation, bool) {
 	if cost <= 0 {
 		return Reservation{}, true
 	}
@@ -102,13 +102,11 @@ func (e *Entry) Reserve(now time.Time, cost int) (Reservation, bool) {
 
 // settle brings the reserve up to now and returns how many units it holds. It
 // requires that mu is held.
-func (e *Entry) settle(now time.Time) int {
+func (e *Entry) settle(now time.Duration) int {
 	// The limiter would pay for a stretch of time twice when asked about an
 	// earlier time than before.
-	if now.After(e.asOf) {
-		e.asOf = now
-	}
-	held := int(e.limiter.TokensAt(e.asOf))
+	e.asOf = max(e.asOf, now)
+	held := int(e.limiter.TokensAt(instant(e.asOf)))
 	e.back = min(e.back, e.budget.burst-held)
 	return held + e.back
 }
@@ -118,19 +116,22 @@ func (e *Entry) settle(now time.Time) int {
 func (e *Entry) spend(n int) {
 	back := min(n, e.back)
 	e.back -= back
-	e.limiter.AllowN(e.asOf, n-back)
+	e.limiter.AllowN(instant(e.asOf), n-back)
 }
+
+// instant is a time as the limiter takes it.
+func instant(now time.Duration) time.Time { return time.Time{}.Add(now) }
 
 // full reports whether forgetting the entry would give nothing away: whether
 // its reserve is full and open.
-func (e *Entry) full(now time.Time) bool {
+func (e *Entry) full(now time.Duration) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.state.Load() == open && e.settle(now) >= e.budget.burst
 }
 
 // evict makes the entry gone if it is still full, and reports whether it did.
-func (e *Entry) evict(now time.Time) bool {
+func (e *Entry) evict(now time.Duration) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.settle(now) >= e.budget.burst && e.state.CompareAndSwap(open, gone)
@@ -147,7 +148,7 @@ type Reservation struct {
 // Return gives back what was taken, because the repeat is not made: what was
 // earned as if it had stayed, faded by now, and the rest to the reserve, which
 // never holds more than the burst. It may be called once for one Reserve.
-func (r Reservation) Return(now time.Time) {
+func (r Reservation) Return(now time.Duration) {
 	e := r.entry
 	if e == nil {
 		return

@@ -13,7 +13,7 @@ type model struct {
 	ratio, perSecond, burst float64
 
 	lots     []lot
-	latest   float64 // the latest tick at which lots changed
+	latest   float64 // the latest tick that was handed in
 	reserve  float64
 	filledAt time.Duration
 	closed   bool
@@ -25,19 +25,22 @@ type lot struct{ tokens, tick float64 }
 
 func ticks(now time.Duration) float64 { return math.Floor(now.Seconds() * ticksPerSecond) }
 
-func (m *model) change(now time.Duration) { m.latest = max(m.latest, ticks(now)) }
+// tick is the one that now counts as.
+func (m *model) tick(now time.Duration) float64 {
+	m.latest = max(m.latest, ticks(now))
+	return m.latest
+}
 
 func (m *model) held(now time.Duration) float64 {
-	sum := 0.0
+	tick, sum := m.tick(now), 0.0
 	for _, l := range m.lots {
-		sum += l.tokens * math.Exp(-(max(m.latest, ticks(now))-l.tick)/(4*ticksPerSecond))
+		sum += l.tokens * math.Exp(-(tick-l.tick)/(4*ticksPerSecond))
 	}
 	return sum
 }
 
 func (m *model) add(now time.Duration, tokens float64) {
-	m.change(now)
-	m.lots = append(m.lots, lot{tokens, m.latest})
+	m.lots = append(m.lots, lot{tokens, m.tick(now)})
 }
 
 func (m *model) fill(now time.Duration) {
@@ -49,7 +52,6 @@ func (m *model) fill(now time.Duration) {
 
 func (m *model) take(now time.Duration, earned, reserve float64) {
 	held := m.held(now)
-	m.change(now)
 	if held > 0 {
 		for i := range m.lots {
 			m.lots[i].tokens *= max(1-earned/held, 0)
@@ -101,7 +103,7 @@ func schedule(t *testing.T, data []byte) {
 			e.End(m.closed)
 		case 5:
 			if r, ok := reserve(t, e, m, now, arg%3+1); ok {
-				open = append(open, kept{r, ticks(now)})
+				open = append(open, kept{r, m.tick(now)})
 			}
 		case 6:
 			if len(open) > 0 {
@@ -111,7 +113,7 @@ func schedule(t *testing.T, data []byte) {
 		case 7:
 			before := total(e, now)
 			if r, ok := reserve(t, e, m, now, arg%3+1); ok {
-				giveBack(e, m, now, kept{r, ticks(now)})
+				giveBack(e, m, now, kept{r, m.tick(now)})
 			}
 			if after := total(e, now); math.Abs(after-before) > tolerance {
 				t.Fatalf("step %d: %v tokens before a reservation that is given back, %v after", i, before, after)
@@ -151,7 +153,7 @@ func giveBack(e *Entry, m *model, now time.Duration, k kept) {
 	k.r.Return(at(now))
 	m.fill(now)
 	earned, reserved := float64(k.r.earned)/unit, float64(k.r.reserve)/unit
-	m.add(now, earned*math.Exp(-max(ticks(now)-k.tick, 0)/(4*ticksPerSecond)))
+	m.add(now, earned*math.Exp(-(m.tick(now)-k.tick)/(4*ticksPerSecond)))
 	m.reserve = min(m.burst, m.reserve+reserved)
 	m.spent -= earned + reserved
 }

@@ -108,7 +108,7 @@ func TestBusyClientSurvivesABlip(t *testing.T) {
 	e := New(0.1, 1, 10).Entry(origin)
 	now := start
 	for range 1000 {
-		now = now.Add(10 * time.Millisecond)
+		now += 10 * time.Millisecond
 		e.Begin(now)
 		e.End(false)
 	}

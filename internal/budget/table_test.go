@@ -28,7 +28,7 @@ func places(b *Budget) int {
 }
 
 // evictAll has as many newcomers as there are places, and e is to be gone then.
-func evictAll(t *testing.T, b *Budget, now time.Time, e *Entry) {
+func evictAll(t *testing.T, b *Budget, now time.Duration, e *Entry) {
 	t.Helper()
 	b.Entry(host(0)).Begin(now)
 	for i := range MaxOrigins {
@@ -129,7 +129,7 @@ func TestBusyEntriesKeepTheirPlaces(t *testing.T) {
 	busy := entries[MaxOrigins/2]
 	now := start
 	for i := range 3 * MaxOrigins {
-		now = now.Add(20 * time.Millisecond)
+		now += 20 * time.Millisecond
 		busy.Begin(now)
 		b.Entry(host(MaxOrigins + i)).Begin(now)
 	}
