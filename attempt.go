@@ -3,6 +3,7 @@ package retrip
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -46,13 +47,14 @@ func (op *operation) trace(now time.Time) *traced {
 	c, req, protected := op.cfg, op.req, op.permitted
 	http1 := op.speaksHTTP1()
 	a := &traced{
-		Context: op.ctx, whole: req, length: op.body.length, protected: protected,
-		std: isStd(op.t.Unwrap()), forever: op.ctx.Done() == nil,
+		Context: op.ctx, whole: req, protected: protected, forever: op.ctx.Done() == nil,
 	}
+	a.body.length = op.body.length
+	_, a.seen.Std = op.t.Unwrap().(*http.Transport)
 	a.plainHTTP1 = http1 && req.URL != nil && req.URL.Scheme == "http"
 	header := op.stamp(req.Header, now)
 	a.replays = !protected && netReplays(req.Method, header)
-	a.most = max(2, c.maxAttempts-op.attempt+1)
+	a.most = int32(min(max(2, c.maxAttempts-op.attempt+1), math.MaxInt32)) //nolint:gosec // bounded
 	secure := req.URL != nil && req.URL.Scheme == "https"
 	limit := op.attemptLimit()
 	// A body that is still being read must not hold an answer up that is given up: on
@@ -63,7 +65,7 @@ func (op *operation) trace(now time.Time) *traced {
 	}
 	a.attach(op.ctx, !protected || op.upgrade, a.cancel != nil && !a.forever && op.body.kind != noBody, secure)
 	if op.attempt > 1 || op.marks {
-		a.mark = carried{attempt: op.attempt, marked: true}
+		a.mark = &carried{attempt: op.attempt, marked: true}
 	}
 
 	a.request = *req.WithContext(a) // inlined: the copy lands in a
@@ -79,11 +81,6 @@ func (op *operation) trace(now time.Time) *traced {
 	return a
 }
 
-func isStd(base http.RoundTripper) bool {
-	_, ok := base.(*http.Transport)
-	return ok
-}
-
 // giveBody gives the attempt its body, watched unless that would cost a second write.
 func (op *operation) giveBody(a *traced) {
 	if op.body.kind == noBody {
@@ -96,7 +93,7 @@ func (op *operation) giveBody(a *traced) {
 	if a.request.Body = body; !watched {
 		return
 	}
-	a.body = attemptBody{src: body, length: op.body.length, strict: op.attempt > 1}
+	a.body.src, a.body.strict = body, op.attempt > 1
 	a.request.Body = &a.body
 	if op.body.stream != nil && op.attempt >= op.cfg.maxAttempts {
 		op.body.stream.stopHolding()

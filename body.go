@@ -160,7 +160,7 @@ func (a *traced) hidden() (io.ReadCloser, error) {
 	if !a.onHTTP1() {
 		return nil, errNotHTTP1
 	}
-	body, err := replay(a.whole, a.length)
+	body, err := replay(a.whole, a.body.length)
 	switch {
 	case errors.Is(err, errBodyLength):
 		a.body.fail(err)
@@ -171,7 +171,7 @@ func (a *traced) hidden() (io.ReadCloser, error) {
 	if _, ok := inMemory(body); ok {
 		return body, nil
 	}
-	return &attemptBody{src: body, length: a.length, strict: true, of: &a.body}, nil
+	return &attemptBody{src: body, length: a.body.length, strict: true, of: &a.body}, nil
 }
 
 // finish is the operation's end: what no attempt holds any more is closed.

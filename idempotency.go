@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"io"
 	"maps"
 	"net/http"
 	"strings"
@@ -207,11 +208,32 @@ func (op *operation) checkState(a *outcome) {
 		case op.checked.Body == nil:
 			op.checked.Body = http.NoBody
 		case cancel != nil:
-			op.checked.Body = &responseBody{ReadCloser: op.checked.Body, cancel: cancel}
+			op.checked.Body = &checkBody{ReadCloser: op.checked.Body, cancel: cancel}
 		}
 	case state == StateNotApplied:
 		a.state = StateNotApplied
 	}
+}
+
+// checkBody ends the check's context when its response's body is done with.
+type checkBody struct {
+	io.ReadCloser
+
+	cancel context.CancelFunc
+}
+
+func (b *checkBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.cancel()
+	}
+	return n, err
+}
+
+func (b *checkBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.cancel()
+	return err
 }
 
 // checkContext is what a state check gets: the caller's context with the operation's

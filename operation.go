@@ -129,9 +129,9 @@ type operation struct {
 	marks      bool      // Transports below must not repeat
 	deadline   time.Time // of the operation; zero: none
 	totalFirst bool      // it is WithTotalTimeout's
-	permitted  bool   // by the caller's word, its key or its method
-	key        string // to be added
-	timed      bool   // somebody looks at attempts
+	permitted  bool      // by the caller's word, its key or its method
+	key        string    // to be added
+	timed      bool      // somebody looks at attempts
 	body       requestBody
 	id         string // made when somebody sees it
 

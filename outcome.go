@@ -55,7 +55,7 @@ func (op *operation) judge(a *outcome, tr *traced, resp *http.Response, err erro
 		tr.mu.Lock()
 		facts, a.ConnReused, cut = tr.seen, tr.reused, tr.cut
 		tr.mu.Unlock()
-		a.Sends = facts.GotConn
+		a.Sends = int(facts.GotConn)
 	}
 	_, facts.Std = op.t.Unwrap().(*http.Transport)
 	facts.Distrusted = op.t.distrusted.Load()
@@ -107,11 +107,11 @@ func (op *operation) answered(a *outcome, tr *traced, resp *http.Response) {
 	a.Response, a.Delivery, a.traced = resp, DeliveryAnswered, tr
 	op.receive(resp)
 	if tr != nil {
-		asked := 0
 		tr.mu.Lock()
-		asked, a.Sends, a.ConnReused = tr.seen.GetConn, tr.seen.GotConn, tr.reused
+		asked, got := tr.seen.GetConn, tr.seen.GotConn
+		a.Sends, a.ConnReused = int(got), tr.reused
 		tr.mu.Unlock()
-		if asked > 0 && a.Sends == 0 {
+		if asked > 0 && got == 0 {
 			op.t.distrusted.Store(true)
 		}
 		tr.keep(resp)

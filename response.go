@@ -1,7 +1,6 @@
 package retrip
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"sync"
@@ -55,28 +54,20 @@ func closeResponse(resp *http.Response) {
 	}
 }
 
-// responseBody ends its context when the body is done with.
-type responseBody struct {
-	io.ReadCloser
+// answerBody is an attempt as the body of its response: it releases the attempt's context
+// when that is done with.
+type answerBody traced
 
-	attempt *traced // nil for the response of a state check
-	cancel  context.CancelFunc
-}
-
-func (b *responseBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	switch {
-	case err == nil:
-	case b.attempt != nil:
-		b.attempt.answerRead()
-	default:
-		b.cancel()
+func (b *answerBody) Read(p []byte) (int, error) {
+	n, err := b.answer.Read(p)
+	if err != nil {
+		(*traced)(b).answerRead()
 	}
 	return n, err
 }
 
-func (b *responseBody) Close() error {
-	err := b.ReadCloser.Close()
+func (b *answerBody) Close() error {
+	err := b.answer.Close()
 	b.cancel()
 	return err
 }
@@ -91,8 +82,8 @@ func (a *traced) keep(resp *http.Response) {
 	case resp.Body == nil || resp.Body == http.NoBody:
 		a.answerRead()
 	default:
-		a.answer = responseBody{ReadCloser: resp.Body, attempt: a, cancel: a.cancel}
-		resp.Body = &a.answer
+		a.answer = resp.Body
+		resp.Body = (*answerBody)(a)
 	}
 }
 

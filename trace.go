@@ -3,6 +3,7 @@ package retrip
 import (
 	"context"
 	"crypto/tls"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -24,24 +25,22 @@ type traced struct {
 	request http.Request
 	trace   httptrace.ClientTrace
 	outer   *httptrace.ClientTrace // the caller's own
-	mark    carried
-	whole   *http.Request // the caller's
-	length  int64         // of its body, -1: unknown
-	body    attemptBody
-	answer  responseBody
+	mark    *carried               // for Transports below, nil: none
+	whole   *http.Request          // the caller's
+	body    attemptBody            // of request, where that is watched
+	answer  io.ReadCloser          // the response's own body, below answerBody
 
-	plainHTTP1 bool // a connection without TLS speaks HTTP/1.1 here
-	std        bool // the base is an *http.Transport
-	protected  bool // the request has a permit
-	replays    bool // it has none, and net/http sends it again by itself after it was written
-	most       int  // sends that the attempt may take on HTTP/2
+	plainHTTP1 bool  // a connection without TLS speaks HTTP/1.1 here
+	protected  bool  // the request has a permit
+	replays    bool  // it has none, and net/http sends it again by itself after it was written
+	forever    bool  // the caller's context never ends: nothing is to be released
+	most       int32 // sends that the attempt may take on HTTP/2
 
-	forever bool // the caller's context never ends: nothing is to be released
-	timer   *time.Timer
+	timer *time.Timer
 
 	mu     sync.Mutex // hooks of foreign bases may run on any goroutine
+	conn   net.Conn   // the last one taken
 	seen   wire.Facts
-	conn   net.Conn // the last one taken
 	reused bool
 	cut    bool // by the bound on sends
 	sent   bool // the request was written by the last send
@@ -74,8 +73,8 @@ func (a *traced) Value(key any) any {
 	switch {
 	case key == traceKey:
 		return &a.trace
-	case a.mark.marked && key == any(settingsKey{}):
-		return &a.mark
+	case a.mark != nil && key == any(settingsKey{}):
+		return a.mark
 	default:
 		return a.Context.Value(key)
 	}
@@ -161,7 +160,7 @@ func (a *traced) overBound(conn net.Conn) bool {
 // nothingWritten reports whether the sends before this one surely left nothing on the
 // wire: RoundTrip waits for the writer and its hooks before it tries again (H8700).
 func (a *traced) nothingWritten() bool {
-	return a.std && a.seen.WritesTraced && a.seen.WroteHeaders == 0 && a.seen.WroteRequest == 0
+	return a.seen.Std && a.seen.WritesTraced && a.seen.WroteHeaders == 0 && a.seen.WroteRequest == 0
 }
 
 // speaksHTTP1 reports whether conn surely does.
@@ -171,7 +170,7 @@ func (a *traced) speaksHTTP1(conn net.Conn) bool {
 		return proto == "" || proto == "http/1.1"
 	}
 	// net/http speaks HTTP/2 over TLS on a *tls.Conn only.
-	return a.plainHTTP1 || a.std && a.request.URL.Scheme == "https"
+	return a.plainHTTP1 || a.seen.Std && a.request.URL.Scheme == "https"
 }
 
 func (a *traced) onHTTP1() bool {

@@ -17,12 +17,12 @@ import (
 // Facts is what was seen of one attempt, read once when RoundTrip had returned. The
 // counters are cumulative over what the base does inside the attempt.
 type Facts struct {
-	Traced       bool // the counters below were attached; without it nothing is proven
-	GetConn      int  // connections asked for
-	GotConn      int  // connections taken: sends, an upper bound of what the origin saw
-	WritesTraced bool // the two counters below were attached
-	WroteHeaders int
-	WroteRequest int
+	GetConn      int32 // connections asked for
+	GotConn      int32 // connections taken: sends, an upper bound of what the origin saw
+	WroteHeaders int32
+	WroteRequest int32
+	Traced       bool // the first two counters were attached; without it nothing is proven
+	WritesTraced bool // the last two were
 
 	Moved       bool // a connection was taken after another one that something may have been written to
 	OtherProto  bool // a TLS handshake of this attempt negotiated an ALPN other than "" and http/1.1

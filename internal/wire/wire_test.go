@@ -35,7 +35,7 @@ var (
 )
 
 // facts of an attempt with the five counters of WIRE.md, all hooks attached.
-func facts(g, c, h, r int, set ...func(*Facts)) Facts {
+func facts(g, c, h, r int32, set ...func(*Facts)) Facts {
 	f := Facts{Traced: true, WritesTraced: true, GetConn: g, GotConn: c, WroteHeaders: h, WroteRequest: r, Std: true}
 	for _, s := range set {
 		s(&f)
@@ -141,9 +141,9 @@ func TestDelivery(t *testing.T) {
 func TestDeliveryClaimsNothingWithoutProof(t *testing.T) {
 	t.Parallel()
 	errs := []error{io.EOF, errDial, errRefused, errors.New(gracefulGoAway), context.Canceled}
-	for bits := range 1 << 15 {
+	for bits := range int32(1 << 15) {
 		flag := func(i int) bool { return bits>>i&1 == 1 }
-		count := func(i int) int { return bits >> i & 3 % 3 }
+		count := func(i int) int32 { return bits >> i & 3 % 3 }
 		f := Facts{
 			Traced: flag(0), WritesTraced: flag(1), Moved: flag(2), OtherProto: flag(3), BodyRead: flag(4), Std: flag(5),
 			Ended: flag(6), Distrusted: flag(7), GetConn: count(8), GotConn: count(10), WroteHeaders: count(12), WroteRequest: bits >> 14 & 1,
