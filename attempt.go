@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// send makes one attempt on the base and returns what is known of it.
+// send makes one attempt on the base and finds out what is known of it.
 func (op *operation) send() {
 	op.attempt++
 	if op.attempt > 1 {
@@ -20,83 +20,91 @@ func (op *operation) send() {
 	if op.timed {
 		a.Start = time.Now()
 	}
-	tr := op.trace(a.Start)
-	op.next, op.running = nil, tr // the base owns the body from here on
-	resp, err := op.t.Unwrap().RoundTrip(&tr.request)
-	timedOut := tr.returned()
+	tr := op.trace(op.attempt, op.stamp(a.Start), op.attemptLimit())
+	if op.attempt == 1 {
+		op.body.first(tr)
+	} else {
+		op.body.give(tr, op.next, true)
+	}
+	if op.body.stream != nil && op.attempt >= op.cfg.maxAttempts {
+		op.body.stream.stopHolding()
+	}
+	op.next = nil // the base owns the body from here on
+	resp, err := op.terms.send(tr)
 	if op.timed {
 		a.Duration = time.Since(a.Start)
 	}
-	op.running = nil
-	op.judge(a, tr, resp, err, timedOut)
+	op.judge(a, &made{tr, resp, err})
 	if op.gateDone != nil {
 		op.tellGate(a.gateError())
 	}
 }
 
-// take enters a first attempt that was made already.
+// take enters the attempt that was made before the operation began.
 func (op *operation) take(first *made) {
 	op.attempt = 1
 	a := &op.last
 	a.Number, a.Request = op.attempt, op.req
-	op.judge(a, nil, first.resp, first.err, false)
+	op.judge(a, first)
 }
 
-// trace prepares an attempt that is watched.
-func (op *operation) trace(now time.Time) *traced {
-	c, req, protected := op.cfg, op.req, op.permitted
-	http1 := op.speaksHTTP1()
-	a := &traced{
-		Context: op.ctx, whole: req, protected: protected, forever: op.ctx.Done() == nil,
-	}
-	a.body.length = op.body.length
-	_, a.seen.Std = op.t.Unwrap().(*http.Transport)
+// trace prepares an attempt that is watched, but for its body. Its header is the request's
+// or a copy of that, and retrip ends it after limit, if that is not 0.
+func (s *terms) trace(number int, header http.Header, limit time.Duration) *traced {
+	req, protected := s.req, s.permitted
+	http1 := s.speaksHTTP1()
+	a := &traced{Context: s.ctx, whole: req, protected: protected}
+	a.body.length = s.body.length
+	a.seen.WritesTraced = !protected || s.upgrade
+	_, a.seen.Std = s.t.Unwrap().(*http.Transport)
 	a.plainHTTP1 = http1 && req.URL != nil && req.URL.Scheme == "http"
-	header := op.stamp(req.Header, now)
 	a.replays = !protected && netReplays(req.Method, header)
-	a.most = int32(min(max(2, c.maxAttempts-op.attempt+1), math.MaxInt32)) //nolint:gosec // bounded
-	secure := req.URL != nil && req.URL.Scheme == "https"
-	limit := op.attemptLimit()
+	a.most = int32(min(max(2, s.cfg.maxAttempts-number+1), math.MaxInt32)) //nolint:gosec // bounded
+	secure := a.secure()
 	// A body that is still being read must not hold an answer up that is given up: on
 	// HTTP/2 closing it waits for that Read unless the context has ended.
-	reads := secure && op.body.kind > memoryBody
+	reads := secure && s.body.kind > memoryBody
 	if limit > 0 || !http1 || reads || !protected && (secure || a.replays) {
-		a.Context, a.cancel = context.WithCancel(op.ctx)
+		a.Context, a.cancel = context.WithCancel(s.ctx)
 	}
-	a.attach(op.ctx, !protected || op.upgrade, a.cancel != nil && !a.forever && op.body.kind != noBody, secure)
-	if op.attempt > 1 || op.marks {
-		a.mark = &carried{attempt: op.attempt, marked: true}
+	if number > 1 || s.t.nests {
+		a.mark = &carried{attempt: number, marked: true}
 	}
 
 	a.request = *req.WithContext(a) // inlined: the copy lands in a
 	a.request.Header = header
-	op.giveBody(a)
 	a.request.GetBody = nil
-	if http1 && req.GetBody != nil && op.body.kind != noBody {
+	if http1 && req.GetBody != nil && s.body.kind != noBody {
 		a.request.GetBody = a.hidden
 	}
 	if limit > 0 {
-		a.limit(limit)
+		a.timer = time.AfterFunc(limit, a.cancel)
 	}
 	return a
 }
 
-// giveBody gives the attempt its body, watched unless that would cost a second write.
-func (op *operation) giveBody(a *traced) {
-	if op.body.kind == noBody {
-		return // as the caller made it: nil and NoBody are not the same to everybody
+// send lets the base make the attempt, and lets go of it if the base panics.
+func (s *terms) send(a *traced) (*http.Response, error) {
+	back := false
+	defer func() {
+		if !back {
+			a.abandon()
+		}
+	}()
+	resp, err := s.t.Unwrap().RoundTrip(&a.request)
+	back = true
+	a.timedOut = a.timer != nil && !a.timer.Stop()
+	return resp, err
+}
+
+// abandon ends an attempt that did not return.
+func (a *traced) abandon() {
+	if a.timer != nil {
+		a.timer.Stop()
 	}
-	body, watched := op.next, true
-	if op.attempt == 1 {
-		body, watched = op.body.first()
-	}
-	if a.request.Body = body; !watched {
-		return
-	}
-	a.body.src, a.body.strict = body, op.attempt > 1
-	a.request.Body = &a.body
-	if op.body.stream != nil && op.attempt >= op.cfg.maxAttempts {
-		op.body.stream.stopHolding()
+	a.release()
+	if a.body.src != nil {
+		_ = a.body.Close()
 	}
 }
 
@@ -121,12 +129,6 @@ func (op *operation) stampAttempt(h http.Header, names *AttemptHeaders, now time
 		set(names.RemainingMS, strconv.FormatInt(max(0, op.deadline.Sub(now).Milliseconds()), 10))
 	}
 }
-
-// limit ends the attempt after d unless it has returned by then.
-func (a *traced) limit(d time.Duration) { a.timer = time.AfterFunc(d, a.cancel) }
-
-// returned tells that the base has returned; it reports whether the timer came first.
-func (a *traced) returned() (timedOut bool) { return a.timer != nil && !a.timer.Stop() }
 
 // release ends the attempt's context, where it has one of its own.
 func (a *traced) release() {

@@ -47,7 +47,7 @@ var (
 
 func (b *requestBody) init(req *http.Request) {
 	b.req, b.length = req, -1
-	if req.Body == nil || req.Body == http.NoBody {
+	if !hasBody(req) {
 		return
 	}
 	if req.ContentLength > 0 {
@@ -68,6 +68,8 @@ func (b *requestBody) init(req *http.Request) {
 	}
 	b.kind, b.stream = streamBody, &stream{src: req.Body}
 }
+
+func hasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
 
 // hold keeps what is read of a one-shot body, if it may fit most bytes.
 func (b *requestBody) hold(most int64) {
@@ -98,24 +100,37 @@ var (
 )
 
 // unwrap finds the reader that io.NopCloser hides.
-func unwrap(body io.ReadCloser) io.Reader {
+func unwrap(body io.ReadCloser) any {
 	if t := reflect.TypeOf(body); t == nopCloser || t == nopCloserWriterTo {
-		r, _ := reflect.TypeAssert[io.Reader](reflect.ValueOf(body).Field(0))
-		return r
+		return reflect.ValueOf(body).Field(0).Interface()
 	}
 	return body
 }
 
-// first gives the body of the first attempt, and whether it is to be watched.
-func (b *requestBody) first() (body io.ReadCloser, watched bool) {
+// first gives the first attempt its body: the caller's own, watched unless that would cost
+// a second write.
+func (b *requestBody) first(a *traced) {
 	switch b.kind {
-	case memoryBody, readerBody:
+	case noBody:
+	case memoryBody:
 		b.handed = true
-		return b.req.Body, b.kind == readerBody
+	case readerBody:
+		b.handed = true
+		b.give(a, b.req.Body, false)
 	default:
 		next, _ := b.next() // neither kind can fail before it was read
-		return next, true
+		b.give(a, next, false)
 	}
+}
+
+// give gives an attempt a body that is watched. A request without one goes down as the
+// caller made it: nil and NoBody are not the same to everybody.
+func (b *requestBody) give(a *traced, body io.ReadCloser, again bool) {
+	if b.kind == noBody {
+		return
+	}
+	a.body.src, a.body.strict = body, again
+	a.request.Body = &a.body
 }
 
 // replayable reports whether another attempt can have the whole body.

@@ -32,15 +32,15 @@ func idempotentMethod(method string) bool {
 
 // requestPermit tells why the request may be repeated whatever came of it: by the caller's
 // word, its key, its method.
-func (op *operation) requestPermit() Permit {
+func (s *terms) requestPermit() Permit {
 	switch {
-	case op.cfg.word == wordNo:
+	case s.cfg.word == wordNo:
 		return PermitNone
-	case op.cfg.word == wordYes:
+	case s.cfg.word == wordYes:
 		return PermitDeclared
-	case op.key != "" || hasKey(op.req.Header, op.cfg.keyHeader):
+	case s.key != "" || hasKey(s.req.Header, s.cfg.keyHeader):
 		return PermitIdempotencyKey
-	case idempotentMethod(op.req.Method):
+	case idempotentMethod(s.req.Method):
 		return PermitIdempotentMethod
 	default:
 		return PermitNone
@@ -49,8 +49,8 @@ func (op *operation) requestPermit() Permit {
 
 // mayRepeat reports whether requestPermit has one, without a look at the header where the
 // method is enough.
-func (op *operation) mayRepeat() bool {
-	return op.cfg.word == wordNone && (op.safe || idempotentMethod(op.req.Method)) || op.requestPermit() != PermitNone
+func (s *terms) mayRepeat() bool {
+	return s.cfg.word == wordNone && (s.safe || idempotentMethod(s.req.Method)) || s.requestPermit() != PermitNone
 }
 
 // outcomePermit tells what an attempt's outcome proves, for any method.
@@ -114,18 +114,18 @@ func isUpgrade(req *http.Request) bool {
 }
 
 // chooseKey finds the key to add to the request, if any: the context's, else a new one.
-func (op *operation) chooseKey() error {
-	c, req := op.cfg, op.req
+func (s *terms) chooseKey() error {
+	c, req := s.cfg, s.req
 	if req.Header == nil || carriesKeyHeader(req.Header, c.keyHeader) {
 		return nil
 	}
 	if c.key != "" && !idempotentMethod(req.Method) && sameOriginHop(req) {
-		op.key = c.key
+		s.key = c.key
 		return nil
 	}
 	if c.mintsKeys && (req.Method == http.MethodPost || req.Method == http.MethodPatch) {
-		op.key = c.mint()
-		if !validKey(op.key) {
+		s.key = c.mint()
+		if !validKey(s.key) {
 			return bad("WithGeneratedKeys", "the generator returned an empty key or no header value; allowed is visible text")
 		}
 	}
@@ -157,8 +157,8 @@ func sameOriginHop(req *http.Request) bool {
 
 // stamp gives the header of an attempt's request: the caller's own map where nothing is
 // added, else a copy.
-func (op *operation) stamp(h http.Header, now time.Time) http.Header {
-	names := &op.cfg.headers
+func (op *operation) stamp(now time.Time) http.Header {
+	h, names := op.req.Header, &op.cfg.headers
 	if h == nil || op.key == "" && !op.cfg.stamps {
 		return h
 	}

@@ -17,28 +17,47 @@ type terms struct {
 	req      *http.Request   // the caller's
 	ctx      context.Context // the caller's
 	recorder *Recorder
-	nested   bool // an outer Transport repeats
-	safe     bool
-	upgrade  bool
 	origin   *origin
 	account  *budget.Entry
+	body     requestBody
+	key      string // to be added
+
+	nested    bool // an outer Transport repeats
+	safe      bool
+	upgrade   bool
+	permitted bool // by the caller's word, its key or its method
 }
 
-// settle finds the terms, and counts the operation.
+// settle finds the terms, and counts the operation. The body is closed where they are bad,
+// and where the caller's code panics.
 func (s *terms) settle(t *Transport, req *http.Request) error {
+	good := false
+	defer func() {
+		if !good {
+			s.body.finish()
+		}
+	}()
 	s.t, s.req, s.ctx, s.cfg = t, req, req.Context(), t.settings()
+	s.body.init(req)
 	if c := carriedBy(s.ctx); c != nil {
 		if err := s.carry(c); err != nil {
 			return err
 		}
 	}
 	s.safe, s.upgrade = safeMethod(req.Method), isUpgrade(req)
+	if s.cfg.keys {
+		if err := s.chooseKey(); err != nil {
+			return err
+		}
+	}
+	s.permitted = s.mayRepeat()
 	if req.URL != nil {
 		s.origin = t.origins.of(req.URL.Scheme, req.URL.Host)
 		if s.account = s.findAccount(); s.account != nil {
 			s.account.Begin(uptime())
 		}
 	}
+	good = true
 	return nil
 }
 
@@ -59,13 +78,70 @@ func (s *terms) carry(c *carried) error {
 	return err
 }
 
-// plain reports whether the first attempt goes down as the caller made it, watched by
-// nobody, since nothing that could be seen of it would change anything: that of a safe
-// request to an HTTP/1 origin, whose caller still waits. Nearly every request is one, and an
-// operation is not even begun before its attempt has failed.
-func (s *terms) plain() bool {
-	return s.cfg.plain && s.safe && !s.upgrade && (s.req.Body == nil || s.req.Body == http.NoBody) &&
-		s.recorder == nil && !s.t.nests && s.speaksHTTP1() && !s.gone()
+// simple reports whether nothing is to be decided or told before an attempt has failed:
+// the caller still waits, nobody looks, and no setting asks for more than the request.
+// Nearly every request is, and nearly every one succeeds: its operation is never begun.
+func (s *terms) simple() bool {
+	return s.cfg.plain && s.recorder == nil && !s.t.nests && !s.upgrade && s.key == "" &&
+		(s.cfg.stateCheck == nil || s.permitted) && s.body.kind <= readerBody && !s.body.wrong && !s.gone()
+}
+
+// unwatched reports whether a first attempt goes down as the caller made it, since nothing
+// that could be seen of it would change anything: that of a safe request to an HTTP/1
+// origin.
+func (s *terms) unwatched() bool {
+	return s.safe && s.permitted && s.body.kind <= memoryBody && s.speaksHTTP1()
+}
+
+// start makes the first attempt of a simple operation.
+func (s *terms) start() made {
+	if s.unwatched() {
+		s.body.handed = true
+		resp, err := s.t.Unwrap().RoundTrip(s.req)
+		return made{resp: resp, err: err}
+	}
+	a := s.trace(1, s.req.Header, 0)
+	s.body.first(a)
+	resp, err := s.send(a)
+	return made{a, resp, err}
+}
+
+// made is an attempt that is over.
+type made struct {
+	traced *traced // nil: unwatched
+	resp   *http.Response
+	err    error
+}
+
+// met ends a simple operation by an answer that leaves nothing to decide; it reports false
+// where there is something.
+func (s *terms) met(m *made) bool {
+	if m.resp == nil || m.err != nil || s.cfg.retryStatus.has(m.resp.StatusCode) {
+		return false
+	}
+	s.receive(m.traced, m.resp)
+	if s.account != nil {
+		s.account.End(false)
+	}
+	return true
+}
+
+// receive notes what an answer tells of its origin, and makes it an answer to the caller's
+// request.
+func (s *terms) receive(a *traced, resp *http.Response) {
+	if s.origin != nil && !s.upgrade { // net/http sends every Upgrade by HTTP/1
+		s.origin.learn(resp.ProtoMajor)
+	}
+	if resp.Request != s.req {
+		resp.Request = s.req
+	}
+	if a == nil {
+		return
+	}
+	if a.unseen() {
+		s.t.distrusted.Store(true)
+	}
+	a.keep(resp)
 }
 
 // speaksHTTP1 reports whether the origin is known to speak HTTP/1: at once for plain http
@@ -88,37 +164,16 @@ func (s *terms) gone() bool {
 	if s.ctx.Err() != nil {
 		return true
 	}
+	cancel := s.req.Cancel //nolint:staticcheck // deprecated, and set by http.Client.Timeout
+	if cancel == nil {
+		return false
+	}
 	select {
-	case <-s.req.Cancel: //nolint:staticcheck // deprecated, and set by http.Client.Timeout
+	case <-cancel:
 		return true
 	default:
 		return false
 	}
-}
-
-// met notes an answer that ends an operation at its first attempt.
-func (s *terms) met(resp *http.Response) {
-	s.receive(resp)
-	if s.account != nil {
-		s.account.End(false)
-	}
-}
-
-// receive notes what an answer tells of its origin, and makes it an answer to the caller's
-// request.
-func (s *terms) receive(resp *http.Response) {
-	if s.origin != nil && !s.upgrade { // net/http sends every Upgrade by HTTP/1
-		s.origin.learn(resp.ProtoMajor)
-	}
-	if resp.Request != s.req {
-		resp.Request = s.req
-	}
-}
-
-// made is what came of a first attempt that was made before its operation was begun.
-type made struct {
-	resp *http.Response
-	err  error
 }
 
 // operation is the state of one RoundTrip call. It stays on the goroutine and the stack of
@@ -126,14 +181,10 @@ type made struct {
 type operation struct {
 	terms
 
-	marks      bool      // Transports below must not repeat
 	deadline   time.Time // of the operation; zero: none
 	totalFirst bool      // it is WithTotalTimeout's
-	permitted  bool      // by the caller's word, its key or its method
-	key        string    // to be added
 	timed      bool      // somebody looks at attempts
-	body       requestBody
-	id         string // made when somebody sees it
+	id         string    // made when somebody sees it
 
 	attempt        int // begun
 	last           outcome
@@ -144,7 +195,6 @@ type operation struct {
 	due            time.Time     // when it may begin
 
 	// What is held for the next attempt.
-	running     *traced // the attempt on the base
 	reservation budget.Reservation
 	gateDone    func(error)
 	next        io.ReadCloser
@@ -155,16 +205,8 @@ type operation struct {
 	settled    bool
 }
 
-// begin finds what holds for all attempts.
-func (op *operation) begin() error {
-	op.marks = op.t.nests
-	op.body.init(op.req)
-	if op.cfg.keys {
-		if err := op.chooseKey(); err != nil {
-			return err
-		}
-	}
-	op.permitted = op.mayRepeat()
+// begin finds what else holds for all attempts.
+func (op *operation) begin() {
 	if op.cfg.bodyBuffer > 0 {
 		op.body.hold(op.cfg.bodyBuffer)
 	}
@@ -176,13 +218,6 @@ func (op *operation) begin() error {
 			op.deadline, op.totalFirst = end, true
 		}
 	}
-	return nil
-}
-
-// refused ends an operation whose settings are bad, without an event.
-func (op *operation) refused(err error) error {
-	op.settled, op.silent = true, true
-	return err
 }
 
 // admit reports whether the first attempt may be made: the caller still waits, the origin
@@ -311,13 +346,6 @@ func (op *operation) attemptLimit() time.Duration {
 func (op *operation) finish() {
 	if !op.settled {
 		op.silent = true
-		if op.running != nil {
-			op.running.returned()
-			op.running.release()
-			if op.running.body.src != nil {
-				_ = op.running.body.Close()
-			}
-		}
 		if op.last.traced != nil {
 			op.last.traced.release()
 		}

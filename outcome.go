@@ -31,7 +31,9 @@ type outcome struct {
 }
 
 // judge finds out what the attempt's outcome is and proves.
-func (op *operation) judge(a *outcome, tr *traced, resp *http.Response, err error, timedOut bool) {
+func (op *operation) judge(a *outcome, m *made) {
+	tr, resp, err := m.traced, m.resp, m.err
+	timedOut := tr != nil && tr.timedOut
 	late := resp != nil && timedOut
 	switch {
 	case resp != nil && err != nil:
@@ -105,16 +107,11 @@ func (op *operation) judge(a *outcome, tr *traced, resp *http.Response, err erro
 // answered notes a response.
 func (op *operation) answered(a *outcome, tr *traced, resp *http.Response) {
 	a.Response, a.Delivery, a.traced = resp, DeliveryAnswered, tr
-	op.receive(resp)
+	op.receive(tr, resp)
 	if tr != nil {
 		tr.mu.Lock()
-		asked, got := tr.seen.GetConn, tr.seen.GotConn
-		a.Sends, a.ConnReused = int(got), tr.reused
+		a.Sends, a.ConnReused = int(tr.seen.GotConn), tr.reused
 		tr.mu.Unlock()
-		if asked > 0 && got == 0 {
-			op.t.distrusted.Store(true)
-		}
-		tr.keep(resp)
 		// A short body that an answer came to anyhow must not be sent again.
 		a.failed = tr.body.failure() != nil
 	}

@@ -78,7 +78,7 @@ func (b *answerBody) Close() error {
 // the caller's context ends (WIRE.md C16, C17).
 func (a *traced) keep(resp *http.Response) {
 	switch {
-	case a.cancel == nil || a.forever || resp.StatusCode == http.StatusSwitchingProtocols:
+	case a.cancel == nil || a.forever() || resp.StatusCode == http.StatusSwitchingProtocols:
 	case resp.Body == nil || resp.Body == http.NoBody:
 		a.answerRead()
 	default:
@@ -102,7 +102,7 @@ func (a *traced) answerRead() {
 
 // uploading reports whether a body is still being sent. It requires that mu is held.
 func (a *traced) uploading() bool {
-	return a.request.Body != nil && a.request.Body != http.NoBody && a.seen.GotConn > 0 && !a.sent
+	return hasBody(&a.request) && a.seen.GotConn > 0 && !a.sent
 }
 
 // peekBody is a response body that a predicate may look into: what it reads is held for

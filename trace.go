@@ -33,10 +33,10 @@ type traced struct {
 	plainHTTP1 bool  // a connection without TLS speaks HTTP/1.1 here
 	protected  bool  // the request has a permit
 	replays    bool  // it has none, and net/http sends it again by itself after it was written
-	forever    bool  // the caller's context never ends: nothing is to be released
+	timedOut   bool  // the timer came before the base returned
 	most       int32 // sends that the attempt may take on HTTP/2
 
-	timer *time.Timer
+	timer *time.Timer // ends the attempt, nil: nothing does
 
 	mu     sync.Mutex // hooks of foreign bases may run on any goroutine
 	conn   net.Conn   // the last one taken
@@ -72,7 +72,7 @@ func (p *keyProbe) Value(key any) any {
 func (a *traced) Value(key any) any {
 	switch {
 	case key == traceKey:
-		return &a.trace
+		return a.hooks()
 	case a.mark != nil && key == any(settingsKey{}):
 		return a.mark
 	default:
@@ -80,26 +80,43 @@ func (a *traced) Value(key any) any {
 	}
 }
 
-// attach gives the attempt its hooks: those that its rules read (internal/wire), ours
-// before the caller's. ends adds the one that tells when the request's body is done with.
+// hooks gives the attempt's trace. It is made when the base asks for it, as net/http does
+// first of all: a cache that answers by itself never does, and has nothing to prove.
+func (a *traced) hooks() *httptrace.ClientTrace {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.seen.Traced {
+		a.seen.Traced = true
+		a.attach()
+	}
+	return &a.trace
+}
+
+// attach makes the hooks that the rules read (internal/wire), ours before the caller's.
 // Got1xxResponse is left as it is: setting it lifts net/http's limit on 1xx headers
 // (WIRE.md C4).
-func (a *traced) attach(parent context.Context, writes, ends, handshakes bool) {
-	if a.outer = httptrace.ContextClientTrace(parent); a.outer != nil {
+func (a *traced) attach() {
+	if a.outer = httptrace.ContextClientTrace(a.Context); a.outer != nil {
 		a.trace = *a.outer
 	}
-	a.seen.Traced, a.seen.WritesTraced = true, writes
 	a.trace.GetConn, a.trace.GotConn = a.getConn, a.gotConn
-	if writes {
+	if a.seen.WritesTraced {
 		a.trace.WroteHeaders = a.wroteHeaders
 	}
-	if writes || ends {
+	// It tells when the request's body is done with, too.
+	if a.seen.WritesTraced || a.cancel != nil && hasBody(a.whole) && !a.forever() {
 		a.trace.WroteRequest = a.wroteRequest
 	}
-	if handshakes {
+	if a.secure() {
 		a.trace.TLSHandshakeDone = a.handshakeDone
 	}
 }
+
+// forever reports whether the caller's context never ends, so that nothing is to be
+// released.
+func (a *traced) forever() bool { return a.whole.Context().Done() == nil }
+
+func (a *traced) secure() bool { return a.whole.URL != nil && a.whole.URL.Scheme == "https" }
 
 func (a *traced) getConn(hostPort string) {
 	a.mu.Lock()
@@ -170,13 +187,21 @@ func (a *traced) speaksHTTP1(conn net.Conn) bool {
 		return proto == "" || proto == "http/1.1"
 	}
 	// net/http speaks HTTP/2 over TLS on a *tls.Conn only.
-	return a.plainHTTP1 || a.seen.Std && a.request.URL.Scheme == "https"
+	return a.plainHTTP1 || a.seen.Std && a.secure()
 }
 
 func (a *traced) onHTTP1() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.conn != nil && a.speaksHTTP1(a.conn)
+}
+
+// unseen reports whether an answer came by no connection that the hooks saw: they prove
+// nothing then.
+func (a *traced) unseen() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.seen.GetConn > 0 && a.seen.GotConn == 0
 }
 
 func (a *traced) wroteHeaders() {

@@ -136,29 +136,23 @@ func (t *Transport) budget() *Budget {
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	var terms terms
 	if err := terms.settle(t, req); err != nil {
-		if req.Body != nil {
-			_ = req.Body.Close()
-		}
 		return nil, err
 	}
-	if !terms.plain() {
+	if !terms.simple() {
 		return terms.operate(nil)
 	}
-	resp, err := t.Unwrap().RoundTrip(req)
-	if resp != nil && err == nil && !terms.cfg.retryStatus.has(resp.StatusCode) {
-		terms.met(resp) // as nearly every request: there is nothing to decide
-		return resp, nil
+	first := terms.start()
+	if terms.met(&first) {
+		return first.resp, nil
 	}
-	return terms.operate(&made{resp, err})
+	return terms.operate(&first)
 }
 
 // operate makes attempts until nothing is left to decide. The first may have been made.
 func (s *terms) operate(first *made) (*http.Response, error) {
 	op := operation{terms: *s}
 	defer op.finish()
-	if err := op.begin(); err != nil {
-		return nil, op.refused(err)
-	}
+	op.begin()
 	if first != nil {
 		op.take(first)
 	} else if op.admit() {
