@@ -30,11 +30,12 @@ func (op *operation) send() {
 		op.body.stream.stopHolding()
 	}
 	op.next = nil // the base owns the body from here on
-	resp, err := op.terms.send(tr)
+	m := made{traced: tr}
+	op.terms.send(&m)
 	if op.timed {
 		a.Duration = time.Since(a.Start)
 	}
-	op.judge(a, &made{tr, resp, err})
+	op.judge(a, &m)
 	if op.gateDone != nil {
 		op.tellGate(a.gateError())
 	}
@@ -84,17 +85,16 @@ func (s *terms) trace(number int, header http.Header, limit time.Duration) *trac
 }
 
 // send lets the base make the attempt, and lets go of it if the base panics.
-func (s *terms) send(a *traced) (*http.Response, error) {
-	back := false
+func (s *terms) send(m *made) {
+	a, back := m.traced, false
 	defer func() {
 		if !back {
 			a.abandon()
 		}
 	}()
-	resp, err := s.t.Unwrap().RoundTrip(&a.request)
+	m.resp, m.err = s.t.Unwrap().RoundTrip(&a.request)
 	back = true
 	a.timedOut = a.timer != nil && !a.timer.Stop()
-	return resp, err
 }
 
 // abandon ends an attempt that did not return.

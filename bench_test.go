@@ -135,14 +135,16 @@ type benchClient struct {
 	rt   http.RoundTripper
 }
 
-// trips makes one exchange and reads the answer to its end. It is no Helper, which would
-// cost more than what is measured.
+// trips makes one exchange and reads the answer to its end. It is a Helper only where it
+// fails: that costs more than what is measured.
 func trips(tb testing.TB, rt http.RoundTripper, req *http.Request) int { //nolint:thelper // as above
 	resp, err := rt.RoundTrip(req)
 	if err != nil {
+		tb.Helper()
 		tb.Fatal(err)
 	}
 	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		tb.Helper()
 		tb.Fatal(err)
 	}
 	_ = resp.Body.Close()

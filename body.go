@@ -16,11 +16,12 @@ import (
 // reads and closes a body after RoundTrip has returned, on HTTP/2 even after the answer
 // was closed; rewinding a shared reader sends wrong bytes (WIRE.md C6–C8).
 
-// requestBody knows where the bodies of an operation's attempts come from.
+// requestBody knows where the bodies of an operation's attempts come from. The zero value is
+// that of a request without one.
 type requestBody struct {
 	req    *http.Request
 	kind   bodyKind
-	length int64       // ContentLength; -1 where it says nothing
+	length int64       // ContentLength; -1 where it says nothing of a body
 	file   *sharedFile // kind fileBody
 	stream *stream     // kind streamBody
 	wrong  bool        // kind memoryBody of another length than promised
@@ -47,9 +48,6 @@ var (
 
 func (b *requestBody) init(req *http.Request) {
 	b.req, b.length = req, -1
-	if !hasBody(req) {
-		return
-	}
 	if req.ContentLength > 0 {
 		b.length = req.ContentLength
 	}
@@ -143,7 +141,7 @@ func (b *requestBody) replayable() bool {
 func (b *requestBody) next() (io.ReadCloser, error) {
 	switch b.kind {
 	case noBody:
-		return b.req.Body, nil
+		return nil, nil //nolint:nilnil // none is needed
 	case fileBody:
 		return b.file.open(), nil
 	case streamBody:

@@ -28,19 +28,15 @@ type terms struct {
 	permitted bool // by the caller's word, its key or its method
 }
 
-// settle finds the terms, and counts the operation. The body is closed where they are bad,
-// and where the caller's code panics.
+// settle finds the terms, and counts the operation.
 func (s *terms) settle(t *Transport, req *http.Request) error {
-	good := false
-	defer func() {
-		if !good {
-			s.body.finish()
-		}
-	}()
 	s.t, s.req, s.ctx, s.cfg = t, req, req.Context(), t.settings()
-	s.body.init(req)
+	if hasBody(req) {
+		s.body.init(req)
+	}
 	if c := carriedBy(s.ctx); c != nil {
 		if err := s.carry(c); err != nil {
+			s.body.finish()
 			return err
 		}
 	}
@@ -57,7 +53,6 @@ func (s *terms) settle(t *Transport, req *http.Request) error {
 			s.account.Begin(uptime())
 		}
 	}
-	good = true
 	return nil
 }
 
@@ -94,16 +89,15 @@ func (s *terms) unwatched() bool {
 }
 
 // start makes the first attempt of a simple operation.
-func (s *terms) start() made {
+func (s *terms) start(m *made) {
 	if s.unwatched() {
 		s.body.handed = true
-		resp, err := s.t.Unwrap().RoundTrip(s.req)
-		return made{resp: resp, err: err}
+		m.resp, m.err = s.t.Unwrap().RoundTrip(s.req)
+		return
 	}
-	a := s.trace(1, s.req.Header, 0)
-	s.body.first(a)
-	resp, err := s.send(a)
-	return made{a, resp, err}
+	m.traced = s.trace(1, s.req.Header, 0)
+	s.body.first(m.traced)
+	s.send(m)
 }
 
 // made is an attempt that is over.

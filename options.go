@@ -124,7 +124,7 @@ func (c *config) derive() {
 	c.stamps = c.headers != (AttemptHeaders{})
 	c.keys = c.key != "" || c.mintsKeys
 	c.observed = len(c.hooks) > 0 || c.logger != nil || c.gate != nil || c.retryIf != nil
-	c.plain = !c.stamps && !c.observed && !c.pauses && c.word != wordNo &&
+	c.plain = !c.stamps && !c.observed && !c.pauses &&
 		c.attemptTimeout == 0 && c.totalTimeout == 0 && c.minAttemptTime == 0
 }
 

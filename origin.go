@@ -220,16 +220,14 @@ func originKey(scheme, host string) string {
 // findAccount finds the operation's origin in its budget; nil without a budget.
 func (s *terms) findAccount() *budget.Entry {
 	b := s.t.budget()
-	switch {
-	case s.origin == nil:
-		return nil
-	case !s.cfg.ownBudget && s.cfg.budget != b:
+	if !s.cfg.ownBudget && s.cfg.budget != b {
 		// Another one by Override; the record keeps the entry of the Transport's own.
 		if b = s.cfg.budget; b == nil {
 			return nil
 		}
 		return b.tokens.Entry(s.origin.key)
-	case b == nil:
+	}
+	if b == nil {
 		return nil
 	}
 	e := s.origin.account.Load()

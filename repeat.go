@@ -131,7 +131,7 @@ func (op *operation) secure(a *outcome, now time.Time, s *situation) {
 func (op *operation) putBack(err error) {
 	op.reservation.Return(uptime())
 	op.reservation = budget.Reservation{}
-	if op.next != nil && op.body.kind != noBody {
+	if op.next != nil {
 		_ = op.next.Close()
 	}
 	op.next = nil

@@ -84,11 +84,11 @@ func (a *traced) Value(key any) any {
 // first of all: a cache that answers by itself never does, and has nothing to prove.
 func (a *traced) hooks() *httptrace.ClientTrace {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	if !a.seen.Traced {
 		a.seen.Traced = true
 		a.attach()
 	}
+	a.mu.Unlock()
 	return &a.trace
 }
 
@@ -200,8 +200,9 @@ func (a *traced) onHTTP1() bool {
 // nothing then.
 func (a *traced) unseen() bool {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.seen.GetConn > 0 && a.seen.GotConn == 0
+	unseen := a.seen.GetConn > 0 && a.seen.GotConn == 0
+	a.mu.Unlock()
+	return unseen
 }
 
 func (a *traced) wroteHeaders() {

@@ -141,7 +141,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !terms.simple() {
 		return terms.operate(nil)
 	}
-	first := terms.start()
+	var first made
+	terms.start(&first)
 	if terms.met(&first) {
 		return first.resp, nil
 	}
