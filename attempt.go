@@ -60,7 +60,7 @@ func (s *terms) trace(number int, header http.Header, limit time.Duration) *trac
 	_, a.seen.Std = s.t.Unwrap().(*http.Transport)
 	a.plainHTTP1 = http1 && req.URL != nil && req.URL.Scheme == "http"
 	a.replays = !protected && netReplays(req.Method, header)
-	a.most = int32(min(max(2, s.cfg.maxAttempts-number+1), math.MaxInt32)) //nolint:gosec // bounded
+	a.most = int32(min(max(2, s.cfg.maxAttempts-number+1), math.MaxInt32))
 	secure := a.secure()
 	// A body that is still being read must not hold an answer up that is given up: on
 	// HTTP/2 closing it waits for that Read unless the context has ended.

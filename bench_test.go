@@ -21,18 +21,42 @@ import (
 // noop is a base that does no work: what remains is retrip's own cost. Its answers tell
 // of a protocol, as net/http's do, and have a body that is not http.NoBody, because such a
 // body costs retrip more.
-type noop struct{ answer *http.Response }
+type noop struct {
+	answer *http.Response
+	asks   bool // for the request's trace, and follows it, as net/http does
+}
 
 func newNoop(major int) *noop {
-	return &noop{&http.Response{
+	return &noop{answer: &http.Response{
 		StatusCode: http.StatusOK, ProtoMajor: major, Proto: fmt.Sprintf("HTTP/%d.0", major),
 		Header: http.Header{}, Body: benchBody{},
 	}}
 }
 
-func (b *noop) RoundTrip(*http.Request) (*http.Response, error) {
+func (b *noop) RoundTrip(req *http.Request) (*http.Response, error) {
+	if b.asks {
+		b.trace(httptrace.ContextClientTrace(req.Context()))
+	}
 	copied := *b.answer
 	return &copied, nil
+}
+
+func (b *noop) trace(t *httptrace.ClientTrace) {
+	if t == nil {
+		return
+	}
+	if t.GetConn != nil {
+		t.GetConn("origin.test:80")
+	}
+	if t.GotConn != nil {
+		t.GotConn(httptrace.GotConnInfo{Reused: true})
+	}
+	if t.WroteHeaders != nil {
+		t.WroteHeaders()
+	}
+	if t.WroteRequest != nil {
+		t.WroteRequest(httptrace.WroteRequestInfo{})
+	}
 }
 
 // benchBody is a body without content.
@@ -51,6 +75,7 @@ type benchRow struct {
 	method string
 	url    string
 	body   bool
+	asks   bool // the base does
 	header http.Header
 	wrap   func(context.Context) context.Context
 }
@@ -74,13 +99,14 @@ func benchTrace(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {}})
 }
 
-// benchRows are those, and each of them with what makes it dearer: 13 allocations in all
-// where somebody looks, else a few more than without.
+// benchRows are those, on a base that asks for its trace too, and each of them with what
+// makes it dearer: 13 allocations in all where somebody looks, else a few more than without.
 func benchRows() []benchRow {
-	logger := slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug})) //nolint:sloglint // DiscardHandler is never enabled, so no record would be made
+	logger := slog.New(benchHandler{})
 	rows := benchRequests()
 	for _, r := range benchRequests() {
-		hook, log, limit, override := r, r, r, r
+		asked, hook, log, limit, override := r, r, r, r, r
+		asked.name, asked.asks = r.name+"-asked", true
 		hook.name, hook.most = r.name+"-hook", 13
 		hook.opts = []retrip.Option{retrip.WithHook(func(context.Context, retrip.Event) {})}
 		log.name, log.most = r.name+"-logger", 13
@@ -94,10 +120,19 @@ func benchRows() []benchRow {
 			}
 			return retrip.Override(ctx, retrip.WithMaxAttempts(2))
 		}
-		rows = append(rows, hook, log, limit, override)
+		rows = append(rows, asked, hook, log, limit, override)
 	}
 	return rows
 }
+
+// benchHandler is enabled and does no work, as the base: what it costs to write a record is
+// the handler's affair.
+type benchHandler struct{}
+
+func (benchHandler) Enabled(context.Context, slog.Level) bool  { return true }
+func (benchHandler) Handle(context.Context, slog.Record) error { return nil }
+func (h benchHandler) WithAttrs([]slog.Attr) slog.Handler      { return h }
+func (h benchHandler) WithGroup(string) slog.Handler           { return h }
 
 // request makes a request whose context can end, as those of servers and of programs that
 // are shut down can: a context that never ends costs less.
@@ -122,6 +157,7 @@ func (r benchRow) request(tb testing.TB) *http.Request {
 func (r benchRow) transports(tb testing.TB) []benchClient {
 	tb.Helper()
 	base := newNoop(r.major)
+	base.asks = r.asks
 	t, err := retrip.New(base, r.opts...)
 	if err != nil {
 		tb.Fatal(err)

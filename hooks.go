@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -150,52 +151,57 @@ type Event struct {
 
 // LogValue returns the fields that are safe to log: no query, userinfo, header, key or
 // body. An error's text is given for the classes whose words are the network's.
-func (e Event) LogValue() slog.Value { return slog.GroupValue(e.attrs()...) }
+func (e Event) LogValue() slog.Value {
+	return slog.GroupValue(attrs(make([]slog.Attr, 0, mostAttrs), &e)...)
+}
 
 // String returns the fields of LogValue as text.
 func (e Event) String() string { return e.LogValue().String() }
 
-func (e Event) attrs() []slog.Attr {
-	attrs := make([]slog.Attr, 0, 18)
-	attrs = append(attrs,
+// mostAttrs is how many fields an Event may have.
+const mostAttrs = 18
+
+// attrs appends the fields of e to those of list.
+func attrs(list []slog.Attr, e *Event) []slog.Attr {
+	list = append(list,
 		slog.String("operation_id", e.OperationID),
 		slog.String("request_id", e.RequestID),
 		slog.Int("attempt", e.Attempt),
 		slog.String("method", e.Method),
 		slog.String("endpoint", e.Endpoint))
 	if e.StatusCode != 0 {
-		attrs = append(attrs, slog.Int("status_code", e.StatusCode))
+		list = append(list, slog.Int("status_code", e.StatusCode))
 	}
 	if e.Class != ClassNone {
-		attrs = append(attrs, slog.String("class", string(e.Class)))
+		list = append(list, slog.String("class", string(e.Class)))
 	}
-	attrs = append(attrs, slog.String("delivery", string(e.Delivery)))
+	list = append(list, slog.String("delivery", string(e.Delivery)))
 	if e.Permit != PermitNone {
-		attrs = append(attrs, slog.String("permit", string(e.Permit)))
+		list = append(list, slog.String("permit", string(e.Permit)))
 	}
-	attrs = append(attrs,
+	list = append(list,
 		slog.Int("sends", e.Sends),
 		slog.Bool("conn_reused", e.ConnReused),
 		slog.Duration("duration", e.Duration),
 		slog.Duration("remaining", e.Remaining))
 	if e.Decision == DecisionRetry {
-		attrs = append(attrs, slog.Duration("delay", e.Delay))
+		list = append(list, slog.Duration("delay", e.Delay))
 	}
-	attrs = append(attrs,
+	list = append(list,
 		slog.String("decision", string(e.Decision)),
 		slog.String("reason", string(e.Reason)))
 	if e.EarlierUnknown {
-		attrs = append(attrs, slog.Bool("earlier_unknown", true))
+		list = append(list, slog.Bool("earlier_unknown", true))
 	}
 	if e.Err != nil {
 		if text := quote(e.Class, e.Err); text != "" {
-			attrs = append(attrs, slog.String("error", text))
+			list = append(list, slog.String("error", text))
 		}
 	}
-	return attrs
+	return list
 }
 
-func (e Event) level() slog.Level {
+func level(e *Event) slog.Level {
 	switch {
 	case e.Decision == DecisionRetry:
 		return slog.LevelInfo
@@ -208,17 +214,22 @@ func (e Event) level() slog.Level {
 
 // emit shows e to everybody who looks. again marks the second event of an attempt,
 // that of a wait which ended early.
-func (op *operation) emit(e Event, again bool) {
+func (op *operation) emit(e *Event, again bool) {
 	for r := op.recorder; r != nil; r = r.outer {
-		r.add(e, again, op.maybeApplied)
+		r.add(*e, again, op.maybeApplied)
 	}
 	if l := op.cfg.logger; l != nil {
-		if level := e.level(); l.Enabled(op.ctx, level) {
-			l.LogAttrs(op.ctx, level, "http attempt", e.attrs()...)
+		if level := level(e); l.Enabled(op.ctx, level) {
+			// Without a program counter, which would lead to this line and costs more than
+			// all the rest.
+			record := slog.NewRecord(time.Now(), level, "http attempt", 0)
+			var room [mostAttrs]slog.Attr
+			record.AddAttrs(attrs(room[:0], e)...)
+			_ = l.Handler().Handle(op.ctx, record) // as a Logger does
 		}
 	}
 	for _, h := range op.cfg.hooks {
-		h(op.ctx, e)
+		h(op.ctx, *e)
 	}
 }
 
@@ -229,7 +240,8 @@ func (op *operation) emitLast(again bool) {
 	if op.recorder == nil && op.cfg.logger == nil && len(op.cfg.hooks) == 0 {
 		return
 	}
-	op.emit(op.event(), again)
+	e := op.event()
+	op.emit(&e, again)
 }
 
 func (op *operation) event() Event {
@@ -242,7 +254,9 @@ func (op *operation) event() Event {
 		Decision: op.ruling.Decision, Reason: op.ruling.Reason,
 		EarlierUnknown: op.earlierUnknown, Err: a.Err,
 	}
-	e.RequestID = requestID(e.OperationID, e.Attempt)
+	if e.RequestID = op.first; e.Attempt != 1 {
+		e.RequestID = requestID(e.OperationID, e.Attempt)
+	}
 	if e.Method == "" {
 		e.Method = http.MethodGet
 	}
@@ -263,16 +277,17 @@ func (op *operation) event() Event {
 
 func (op *operation) operationID() string {
 	if op.id == "" {
-		op.id = newID()
+		op.first = newID()
+		op.id = strings.TrimSuffix(op.first, "-1")
 	}
 	return op.id
 }
 
-// newID makes an operation's ID. It identifies and guards nothing, so that the fast
-// generator will do.
+// newID makes the ID of an operation's first request, which begins with the operation's. It
+// identifies and guards nothing, so that the fast generator will do.
 func newID() string {
 	var b [16]byte
-	var text [32]byte
+	text := [34]byte{32: '-', 33: '1'}
 	binary.NativeEndian.PutUint64(b[:8], rand.Uint64())
 	binary.NativeEndian.PutUint64(b[8:], rand.Uint64())
 	hex.Encode(text[:], b[:])

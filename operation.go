@@ -63,10 +63,7 @@ func (s *terms) carry(c *carried) error {
 		return nil
 	}
 	s.recorder = c.recorder
-	if len(c.opts) == 0 {
-		return nil
-	}
-	cfg, err := s.cfg.with(true, c.opts...)
+	cfg, err := c.settings(s.cfg)
 	if err == nil {
 		s.cfg = cfg
 	}
@@ -85,7 +82,7 @@ func (s *terms) simple() bool {
 // that could be seen of it would change anything: that of a safe request to an HTTP/1
 // origin.
 func (s *terms) unwatched() bool {
-	return s.safe && s.permitted && s.body.kind <= memoryBody && s.speaksHTTP1()
+	return s.safe && s.permitted && s.cfg.attemptTimeout == 0 && s.body.kind <= memoryBody && s.speaksHTTP1()
 }
 
 // start makes the first attempt of a simple operation.
@@ -95,7 +92,7 @@ func (s *terms) start(m *made) {
 		m.resp, m.err = s.t.Unwrap().RoundTrip(s.req)
 		return
 	}
-	m.traced = s.trace(1, s.req.Header, 0)
+	m.traced = s.trace(1, s.req.Header, s.cfg.attemptTimeout)
 	s.body.first(m.traced)
 	s.send(m)
 }
@@ -107,10 +104,13 @@ type made struct {
 	err    error
 }
 
+// late reports whether the attempt's time ended before the base returned.
+func (m *made) late() bool { return m.traced != nil && m.traced.timedOut }
+
 // met ends a simple operation by an answer that leaves nothing to decide; it reports false
 // where there is something.
 func (s *terms) met(m *made) bool {
-	if m.resp == nil || m.err != nil || s.cfg.retryStatus.has(m.resp.StatusCode) {
+	if m.resp == nil || m.err != nil || s.cfg.retryStatus.has(m.resp.StatusCode) || m.late() {
 		return false
 	}
 	s.receive(m.traced, m.resp)
@@ -179,6 +179,7 @@ type operation struct {
 	totalFirst bool      // it is WithTotalTimeout's
 	timed      bool      // somebody looks at attempts
 	id         string    // made when somebody sees it
+	first      string    // that of the first request, which begins with id
 
 	attempt        int // begun
 	last           outcome

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/retrip/retrip/internal/backoff"
@@ -71,7 +72,8 @@ type config struct {
 	logger  *slog.Logger
 	headers AttemptHeaders
 
-	override bool // filled by Override: what New refuses is allowed
+	override bool    // filled by Override: what New refuses is allowed
+	under    *config // the settings that Override changed
 
 	// What follows from the settings, found once and not for every request.
 	stamps   bool // headers names any
@@ -104,7 +106,7 @@ var defaults = config{
 // with gives the settings that opts make of c; c stays as it is.
 func (c *config) with(override bool, opts ...Option) (*config, error) {
 	changed := *c
-	changed.override = override
+	changed.override, changed.under = override, c
 	// A hook added for one request must not land in the array of another.
 	changed.hooks = slices.Clip(c.hooks)
 	for _, o := range opts {
@@ -125,7 +127,7 @@ func (c *config) derive() {
 	c.keys = c.key != "" || c.mintsKeys
 	c.observed = len(c.hooks) > 0 || c.logger != nil || c.gate != nil || c.retryIf != nil
 	c.plain = !c.stamps && !c.observed && !c.pauses &&
-		c.attemptTimeout == 0 && c.totalTimeout == 0 && c.minAttemptTime == 0
+		c.totalTimeout == 0 && c.minAttemptTime == 0
 }
 
 // check refuses what options say together.
@@ -314,6 +316,25 @@ type carried struct {
 	recorder *Recorder
 	attempt  int  // the number of the attempt that this context belongs to
 	marked   bool // an outer Transport repeats: inner ones do not
+
+	settled atomic.Pointer[config] // what opts made of the settings of the last Transport
+}
+
+// settings gives what the options make of c. They are applied once for all requests of a
+// context.
+func (c *carried) settings(of *config) (*config, error) {
+	if len(c.opts) == 0 {
+		return of, nil
+	}
+	if cfg := c.settled.Load(); cfg != nil && cfg.under == of {
+		return cfg, nil
+	}
+	cfg, err := of.with(true, c.opts...)
+	if err != nil {
+		return nil, err
+	}
+	c.settled.Store(cfg)
+	return cfg, nil
 }
 
 // carrier is a context that carries; it is one allocation, with its options.
@@ -335,7 +356,7 @@ func (c *carrier) Value(key any) any {
 func carry(ctx context.Context) *carrier {
 	c := &carrier{Context: ctx}
 	if outer := carriedBy(ctx); outer != nil {
-		c.carried = *outer
+		c.opts, c.recorder, c.attempt, c.marked = outer.opts, outer.recorder, outer.attempt, outer.marked
 	}
 	return c
 }

@@ -154,11 +154,12 @@ func (s *terms) operate(first *made) (*http.Response, error) {
 	op := operation{terms: *s}
 	defer op.finish()
 	op.begin()
-	if first != nil {
+	switch {
+	case first != nil:
 		op.take(first)
-	} else if op.admit() {
+	case op.admit():
 		op.send()
-	} else {
+	default:
 		return op.result()
 	}
 	for {

@@ -278,9 +278,9 @@ func tlsRows() []row {
 				// The handshake fails below HTTP: the same origin plays it, then
 				// another one, reached by the next dial, serves HTTP/2.
 				s.serveH1(httptestx.Sequence(play))
-				broken, ledger := s.url, s.ledger
+				broken := s.url
 				o := s.serveH2(H2Sequence(H2OK("fine")))
-				s.url, _ = broken, ledger
+				s.url = broken
 				var dials atomic.Int32
 				s.dialer(func(ctx context.Context, network, addr string) (net.Conn, error) {
 					if dials.Add(1) > 1 {

@@ -29,9 +29,11 @@ type scene struct {
 	method method
 
 	url       string
+	addr      string // of the origin that keeps the ledger
 	ledger    *httptestx.Ledger
 	transport *http.Transport
 	conns     atomic.Int64 // the client's open connections
+	reached   atomic.Int64 // how many it ever had to the origin itself
 
 	ctx    context.Context //nolint:containedctx // the caller's, for the one request of the run
 	cancel context.CancelFunc
@@ -73,6 +75,9 @@ func (s *scene) count(c net.Conn, err error) (net.Conn, error) {
 		return nil, err
 	}
 	s.conns.Add(1)
+	if c.RemoteAddr().String() == s.addr {
+		s.reached.Add(1)
+	}
 	return &countedConn{Conn: c, scene: s}, nil
 }
 
@@ -117,14 +122,14 @@ func (s *scene) serveH1(script httptestx.Script) *httptestx.Origin {
 		start = httptestx.NewTLSOrigin
 	}
 	o := start(s.t, script)
-	s.url, s.ledger, s.stop = o.URL, &o.Ledger, o.Close
+	s.url, s.addr, s.ledger, s.stop = o.URL, o.Addr, &o.Ledger, o.Close
 	return o
 }
 
 func (s *scene) serveH2(script H2Script) *H2Origin {
 	s.t.Helper()
 	o := NewH2Origin(s.t, script)
-	s.url, s.ledger, s.stop = o.URL, &o.Ledger, o.Close
+	s.url, s.addr, s.ledger, s.stop = o.URL, o.Addr, &o.Ledger, o.Close
 	return o
 }
 
@@ -202,7 +207,10 @@ func (s *scene) run(rt http.RoundTripper) result {
 		s.transport.CloseIdleConnections()
 		return s.conns.Load() == 0
 	}, runLimit, time.Millisecond, "connections of the client are left")
-	s.ledger.Await(s.t, "the origin's connections", func() bool { return s.ledger.Open() == 0 })
+	// A connection that the client has closed already may still wait to be accepted.
+	s.ledger.Await(s.t, "the origin's connections", func() bool {
+		return s.ledger.Open() == 0 && (s.frozen || int64(s.ledger.Conns()) >= s.reached.Load())
+	})
 	r.heads, r.effects = s.ledger.Heads()-heads, s.ledger.Effects()-effects
 	if rec != nil {
 		r.events, r.unknown = rec.Events(), rec.MaybeApplied()
