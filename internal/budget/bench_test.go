@@ -58,3 +58,17 @@ func BenchmarkReserve(b *testing.B) {
 		}
 	}
 }
+
+// The same with the clock, as a Transport reads it for every request.
+func BenchmarkSuccessWithClockParallel(b *testing.B) {
+	budget := New(0.1, 1, 10)
+	epoch := time.Now()
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			e := budget.Entry("https://a:443")
+			e.Begin(time.Since(epoch))
+			e.End(false)
+		}
+	})
+}

@@ -16,13 +16,21 @@ const (
 	gone
 )
 
+// cacheLine is at least the length of one on what Go runs on, but for the largest machines.
+const cacheLine = 64
+
 // Entry is the state of one origin, or of several that share one for want of
 // places. All its methods are safe for concurrent use.
 type Entry struct {
 	budget *Budget
 	origin string
 	state  atomic.Uint32
+
+	// Each operation writes to earned, so that it has a cache line of its own: what is only
+	// read then stays with every core.
+	_      [cacheLine]byte
 	earned earned
+	_      [cacheLine]byte
 
 	mu      sync.Mutex // guards the reserve: the fields below
 	limiter *rate.Limiter
