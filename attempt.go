@@ -142,7 +142,7 @@ func (a *traced) release() {
 type limitError struct {
 	what    string
 	timeout bool
-	cause   error // the base's error, where it tells something else
+	cause   error // the base's error where it tells something else, or the operation's end
 }
 
 func (e *limitError) Error() string   { return e.what }

@@ -158,23 +158,30 @@ func TestAnEarlyAnswerDoesNotWaitForAQuietBody(t *testing.T) {
 
 // net/http sends every Upgrade by HTTP/1, which says nothing about the origin.
 func TestAnUpgradeDoesNotTeachTheProtocol(t *testing.T) {
-	major, kept := 2, false
+	httptestx.Leaks(t)
+	ln := httptestx.Listen(t)
+	protos := make(chan int, 3)
+	srv := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		protos <- r.ProtoMajor
+	}), TLSConfig: httptestx.ServerTLS(httptestx.GoodCert, "h2", "http/1.1")}
+	go func() { _ = srv.ServeTLS(ln, "", "") }()
+	t.Cleanup(func() { _ = srv.Close() })
+	std := httptestx.NewTransport(t)
+	std.ForceAttemptHTTP2 = true
+	kept := false
 	rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 		kept = r.GetBody != nil
-		resp := httptestx.Canned(r, 200, "")
-		resp.ProtoMajor = major
-		if r.Header.Get("Upgrade") != "" {
-			resp.ProtoMajor = 1
-		}
-		return resp, nil
+		return std.RoundTrip(r)
 	})))
-	require.NoError(t, faultTrip(t, rt, faultPost(t.Context(), t, "https://origin.test/")))
-	upgrade, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://origin.test/", nil)
+	url := "https://" + ln.Addr().String() + "/"
+	require.NoError(t, faultTrip(t, rt, faultPost(t.Context(), t, url)))
+	upgrade, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 	require.NoError(t, err)
 	upgrade.Header.Set("Connection", "Upgrade")
 	upgrade.Header.Set("Upgrade", "websocket")
 	require.NoError(t, faultTrip(t, rt, upgrade))
-	require.NoError(t, faultTrip(t, rt, faultPost(t.Context(), t, "https://origin.test/")))
+	require.NoError(t, faultTrip(t, rt, faultPost(t.Context(), t, url)))
+	require.Equal(t, []int{2, 1, 2}, []int{<-protos, <-protos, <-protos})
 	require.False(t, kept, "GetBody is left to HTTP/2")
 }
 

@@ -56,7 +56,8 @@ func WithHook(h func(ctx context.Context, e Event)) Option {
 
 // WithLogger writes one record for each [Event] to l: a retry at Info, a return with a
 // success or with what no repeat mends at Debug, everything else at Warn. nil, the
-// default, writes nothing. Records hold no query, userinfo, header, key or body.
+// default, writes nothing. Records hold no query, userinfo, header, key or body, and no
+// source.
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) error {
 		c.logger = l

@@ -238,8 +238,9 @@ func (s *terms) findAccount() *budget.Entry {
 	return e
 }
 
-// epoch is a whole second of a century ago, or nearly so, for the clock of testing/synctest:
-// it begins in 2000, at a whole second, and has nothing but the wall clock.
+// epoch is the whole second in which the process began. The clock of testing/synctest
+// begins in 2000, at a whole second, and has no monotonic part: a century keeps what it gives
+// above zero, and budgets count its ticks at the same moments in every run.
 var epoch = func() time.Time {
 	now := time.Now()
 	return now.Add(-time.Duration(now.Nanosecond()))

@@ -33,7 +33,7 @@ type outcome struct {
 // judge finds out what the attempt's outcome is and proves.
 func (op *operation) judge(a *outcome, m *made) {
 	tr, resp, err := m.traced, m.resp, m.err
-	timedOut := m.late()
+	timedOut := m.timedOut()
 	late := resp != nil && timedOut
 	switch {
 	case resp != nil && err != nil:

@@ -594,6 +594,46 @@ func TestStateCheckResponseIsNotCutByTheTotalTimeout(t *testing.T) {
 	})
 }
 
+// The response of a check that ends as the operation's time does is the result only where its
+// context has not ended, so that its body can be read.
+func TestStateCheckThatAnswersAtTheDeadline(t *testing.T) {
+	for name, wait := range map[string]func(context.Context, time.Duration){
+		"a moment before":    func(_ context.Context, left time.Duration) { time.Sleep(left - 1) },
+		"at that instant":    func(_ context.Context, left time.Duration) { time.Sleep(left) },
+		"when it is told so": func(ctx context.Context, _ time.Duration) { <-ctx.Done() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 20 {
+				synctest.Test(t, func(t *testing.T) {
+					var asked context.Context
+					check := func(ctx context.Context, req *http.Request, _ retrip.Attempt) (retrip.State, *http.Response, error) {
+						asked = ctx //nolint:fatcontext // looked at afterwards
+						end, _ := ctx.Deadline()
+						wait(ctx, time.Until(end))
+						return retrip.StateApplied, httptestx.Canned(req, http.StatusOK, "payment 42"), nil
+					}
+					rt := httptestx.Checked(t, retrip.Must(retrip.New(stateLost(t), retrip.WithStateCheck(check), retrip.WithTotalTimeout(5*time.Second))))
+					resp, err := rt.RoundTrip(httptestx.NewBodies("amount=200").Request(t.Context(), t, http.MethodPost, "http://origin.test/"))
+					if err != nil {
+						require.NotEqual(t, "a moment before", name, err)
+						require.ErrorIs(t, err, retrip.ErrOutcomeUnknown)
+						require.ErrorIs(t, err, context.DeadlineExceeded)
+						require.Error(t, asked.Err())
+						return
+					}
+					require.NotEqual(t, "when it is told so", name)
+					synctest.Wait()
+					require.NoError(t, asked.Err(), "the time-out would cut the body")
+					text, err := io.ReadAll(resp.Body)
+					require.NoError(t, err)
+					require.Equal(t, "payment 42", string(text))
+					require.NoError(t, resp.Body.Close())
+				})
+			}
+		})
+	}
+}
+
 func TestStateCheckThatPanicsLeavesNothingOpen(t *testing.T) {
 	for name, opt := range map[string]retrip.Option{
 		"with a time-out": retrip.WithTotalTimeout(time.Minute), "without": retrip.WithTotalTimeout(0),

@@ -134,22 +134,24 @@ func (t *Transport) budget() *Budget {
 // both and never neither; see [Error] for which error. req is not written to, and its body
 // is closed once on every path.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	var terms terms
-	if err := terms.settle(t, req); err != nil {
+	var s terms
+	if err := s.settle(t, req); err != nil {
 		return nil, err
 	}
-	if !terms.simple() {
-		return terms.operate(nil)
+	if !s.simple() {
+		return s.operate(nil)
 	}
+	// An operation that ends as nearly all do has nothing to decide, and is never begun.
 	var first made
-	terms.start(&first)
-	if terms.met(&first) {
+	s.start(&first)
+	if s.accept(&first) {
 		return first.resp, nil
 	}
-	return terms.operate(&first)
+	return s.operate(&first)
 }
 
-// operate makes attempts until nothing is left to decide. The first may have been made.
+// operate makes attempts until nothing is left to decide; first is the one made already, nil
+// where there is none.
 func (s *terms) operate(first *made) (*http.Response, error) {
 	op := operation{terms: *s}
 	defer op.finish()
