@@ -34,7 +34,7 @@ func bounds() []bound {
 		{title: "any of these with a hook", requests: all, suffix: "-hook", allocs: 13, time: 2 * time.Microsecond},
 		{title: "any of these with a logger whose handler does no work", requests: all, suffix: "-logger", allocs: 13, time: 2 * time.Microsecond},
 		{title: "WithAttemptTimeout: more than without", requests: all, suffix: "-attempt-timeout", more: true, allocs: 6, time: 1300 * time.Nanosecond},
-		{title: "Override with one option: more than without", requests: all, suffix: "-override", more: true, allocs: 2, time: 250 * time.Nanosecond},
+		{title: "Override with one option, its context made before: more than without", requests: all, suffix: "-override", more: true, allocs: 2, time: 250 * time.Nanosecond},
 	}
 }
 
