@@ -13,8 +13,8 @@ import (
 // ErrOutcomeUnknown is what an [*Error] is, by [errors.Is], where the request may have been
 // carried out: its method is not safe, an attempt may have reached the server, and no
 // state check settled it. An answered attempt does not count, not even where its answer was
-// given up for a wait and the caller went away: its Delivery is answered. Find out what became of it before it is sent again, or send it
-// with an idempotency key.
+// given up for a wait and the caller went away: its Delivery is answered. Find out what
+// became of the request before you send it again, or send it with an idempotency key.
 var ErrOutcomeUnknown = errors.New("retrip: the outcome is unknown")
 
 // An Error ends an operation that took more than one attempt, or whose single attempt
@@ -44,12 +44,18 @@ func (e *Error) Error() string {
 	if e.MaybeApplied {
 		text.WriteString("the outcome is unknown: ")
 	}
-	fmt.Fprintf(&text, "%s (%s) after %d attempt", e.Decision, e.Reason, e.Attempts)
+	text.WriteString(string(e.Decision))
+	if string(e.Reason) != string(e.Decision) {
+		fmt.Fprintf(&text, " (%s)", e.Reason)
+	}
+	fmt.Fprintf(&text, " after %d attempt", e.Attempts)
 	if e.Attempts != 1 {
 		text.WriteString("s")
 	}
 	if quoted := quote(e.class, e.Err); quoted != "" {
 		text.WriteString(": " + quoted)
+	} else if e.class == ClassBody {
+		text.WriteString(": the request's body failed")
 	} else if e.class != ClassNone {
 		text.WriteString(": " + string(e.class))
 	}

@@ -128,7 +128,7 @@ func TestErrorsTextSaysHowItEnded(t *testing.T) {
 	}{
 		{
 			outcomeFails(io.EOF), "GET", nil,
-			"retrip: attempts_exhausted (attempts_exhausted) after 3 attempts: EOF",
+			"retrip: attempts_exhausted after 3 attempts: EOF",
 		},
 		{
 			outcomeFails(io.EOF), "POST", nil,
@@ -141,7 +141,7 @@ func TestErrorsTextSaysHowItEnded(t *testing.T) {
 		{
 			outcomeFails(io.EOF), "GET",
 			[]retrip.Option{retrip.WithBudget(retrip.NewBudget(0, 0, 0))},
-			"retrip: budget_exhausted (budget_exhausted) after 1 attempt: EOF",
+			"retrip: budget_exhausted after 1 attempt: EOF",
 		},
 	}
 	for _, tt := range tests {

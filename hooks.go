@@ -21,7 +21,7 @@ type Decision string
 const (
 	DecisionRetry             Decision = "retry"
 	DecisionReturn            Decision = "return"
-	DecisionCheckState        Decision = "check_state" // what became of the request must be found out before it is sent again
+	DecisionCheckState        Decision = "check_state" // what became of the request must be found out before it is sent again; with ReasonSuccess, a StateCheck found out
 	DecisionAttemptsExhausted Decision = "attempts_exhausted"
 	DecisionDeadlineExceeded  Decision = "deadline_exceeded" // is, or would be, exceeded
 	DecisionBudgetExhausted   Decision = "budget_exhausted"
@@ -33,7 +33,7 @@ type Reason string
 
 // The reasons. Where the Decision says it all the Reason is the same word.
 const (
-	ReasonSuccess           Reason = "success"       // a status below 400
+	ReasonSuccess           Reason = "success"       // a status below 400, or a StateCheck's response
 	ReasonNotTransient      Reason = "not_transient" // the same request would fare the same
 	ReasonNotRepeatable     Reason = "not_repeatable"
 	ReasonForbidden         Reason = "forbidden" // by WithIdempotent(false)
@@ -182,8 +182,10 @@ func attrs(list []slog.Attr, e *Event) []slog.Attr {
 	list = append(list,
 		slog.Int("sends", e.Sends),
 		slog.Bool("conn_reused", e.ConnReused),
-		slog.Duration("duration", e.Duration),
-		slog.Duration("remaining", e.Remaining))
+		slog.Duration("duration", e.Duration))
+	if e.Remaining >= 0 {
+		list = append(list, slog.Duration("remaining", e.Remaining))
+	}
 	if e.Decision == DecisionRetry {
 		list = append(list, slog.Duration("delay", e.Delay))
 	}
@@ -341,7 +343,8 @@ func (r *Recorder) Attempts() int {
 // MaybeApplied reports whether a request whose method is not safe may have been
 // carried out by an attempt of unknown delivery that no state check settled. A later
 // answer does not clear it: that answer may be the echo of the first attempt, as the
-// 404 of a DELETE that was repeated.
+// 404 of a DELETE that was repeated. What net/http sent again by itself within an attempt
+// that was then answered is told by the event's Sends alone.
 func (r *Recorder) MaybeApplied() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -30,7 +30,7 @@ func (f optionFunc) apply(c *config) error { return f(c) }
 // [New] returns it. Where the option came by [Override], RoundTrip returns it:
 // nothing was sent then, and the request's body is closed.
 type OptionError struct {
-	Option  string // the option's name, as in "WithMaxAttempts"
+	Option  string // the name of the option or of what made its value, as in "WithMaxAttempts", "FullJitter"
 	Problem string // what was given and what is allowed; never a key's text
 }
 

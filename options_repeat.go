@@ -107,7 +107,7 @@ func WithIdempotencyKey(key string) Option {
 func WithIdempotencyHeader(name string) Option {
 	return optionFunc(func(c *config) error {
 		if !validHeaderName(name) {
-			return bad("WithIdempotencyHeader", "%q is no header name; allowed are the letters of RFC 9110 tokens", name)
+			return bad("WithIdempotencyHeader", "%q is no header name; allowed is a token of RFC 9110", name)
 		}
 		c.keyHeader = textproto.CanonicalMIMEHeaderKey(name)
 		return nil

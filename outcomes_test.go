@@ -461,7 +461,7 @@ func TestOutcomeNotSentIsRepeatedWhateverTheMethod(t *testing.T) {
 			x.is = []error{fault(x, 3)}
 			x.want("1 not_sent/"+class+" retry/transient not_sent", "2 not_sent/"+class+" retry/transient not_sent",
 				"3 not_sent/"+class+" attempts_exhausted/attempts_exhausted")
-			x.says = "attempts_exhausted (attempts_exhausted) after 3 attempts"
+			x.says = "attempts_exhausted after 3 attempts"
 		}, "GET", "POST")...)
 		outcomeRows(t, outcomeMethods(class+" with MaxAttempts(1)", func(x *outcomeRun) {
 			x.with(retrip.WithMaxAttempts(1))

@@ -11,11 +11,13 @@
 //
 // # When a repeat is safe
 //
-// GET, HEAD, OPTIONS, TRACE, PUT and DELETE may be repeated, and every request with an
-// Idempotency-Key header. Any other request is repeated only with a proof that the server
+// A request may be repeated if its method is idempotent (GET, HEAD, OPTIONS, TRACE, PUT,
+// DELETE, PROPFIND, REPORT, SEARCH, QUERY), if it has an Idempotency-Key header, or if
+// [WithIdempotent] says so. Any other request is repeated only with a proof that the server
 // did not act on it: it was never sent, as after a refused dial, or the server refused it,
-// as with HTTP/2's REFUSED_STREAM. A time-out is no proof. Where it cannot tell, retrip
-// returns an [*Error] that is [ErrOutcomeUnknown] instead of guessing.
+// as with HTTP/2's REFUSED_STREAM; or on the word of [WithUnprocessedStatus] or a
+// [StateCheck]. A time-out is no proof. Where it cannot tell, retrip returns an [*Error]
+// that is [ErrOutcomeUnknown] instead of guessing.
 //
 // # What comes back
 //

@@ -45,52 +45,54 @@ func (r *report) added(group, request, unit string) float64 {
 		r.samples[cell{group, request, bareName, unit}])
 }
 
-// dearest is the most that retrip adds to one of the bound's requests.
-func (r *report) dearest(of bound, unit string) (most float64) {
+// dearest is the most that retrip adds to one of the bound's requests, and which one that is.
+func (r *report) dearest(of bound, unit string) (most float64, dearest string) {
 	for i, request := range of.requests {
 		added := r.added("FastPath", request+of.suffix, unit)
 		if of.more {
 			added -= r.added("FastPath", request, unit)
 		}
 		if i == 0 || added > most {
-			most = added
+			most, dearest = added, request+of.suffix
 		}
 	}
-	return most
+	return most, dearest
+}
+
+// times is the ratio of retrip's times to the bare base's.
+func (r *report) times(group, request string) float64 {
+	return ratio(r.samples[cell{group, request, retripName, timeUnit}], r.samples[cell{group, request, bareName, timeUnit}])
 }
 
 func (r *report) writeBounds(b *bytes.Buffer) {
-	fmt.Fprintf(b, "\n## What retrip promises\n\nWhat `RoundTrip` adds to a base that does nothing at all, by the benchmarks of the root package. The allocations are "+
-		"tested; the time depends on the machine, and its bound is for orientation. Of several requests the dearest counts.\n\n")
-	fmt.Fprintf(b, "| request | allocations | at most | time | should be within | holds |\n|---|---|---|---|---|---|\n")
+	fmt.Fprintf(b, "\n## Bounds\n\nWhat `RoundTrip` adds to a base that does nothing at all, by the benchmarks of the root package. Of several requests the "+
+		"dearest counts. The bounds of the allocations are promises, and tested. Those of the time are for orientation: they were set on a "+
+		"machine where rehttp adds 100 ns to the GET and 1.2 µs to the POST.\n\n")
+	fmt.Fprintf(b, "| request | allocations | at most | holds | time | orientation | within | × bare |\n|---|---|---|---|---|---|---|---|\n")
 	for _, of := range bounds() {
-		allocs, took := r.dearest(of, allocUnit), r.dearest(of, timeUnit)
-		fmt.Fprintf(b, "| %s | %.0f | %.0f | %s | %s | %s |\n", of.title, allocs, of.allocs, seconds(took), seconds(of.time.Seconds()),
-			verdict(allocs <= of.allocs, took <= of.time.Seconds()))
+		allocs, _ := r.dearest(of, allocUnit)
+		took, request := r.dearest(of, timeUnit)
+		fmt.Fprintf(b, "| %s | %.0f | %.0f | %s | %s | %s | %s | %.1f |\n", of.title, allocs, of.allocs, verdict(allocs <= of.allocs),
+			seconds(took), seconds(of.time.Seconds()), verdict(took <= of.time.Seconds()), r.times("FastPath", request))
 	}
 	repeated := func(unit string) (ours, bare []float64) {
 		return r.samples[cell{"Repeat", "GET-loopback", retripName, unit}], r.samples[cell{"Repeat", "GET-loopback", bareName, unit}]
 	}
 	allocs := difference(repeated(allocUnit))
 	cpu := ratio(repeated(cpuUnit))
-	fmt.Fprintf(b, "| GET repeated once on loopback: more than two bare exchanges | %.0f | 15 | %+.1f %% CPU | +5 %% CPU | %s |\n",
-		allocs, 100*(cpu-1), verdict(allocs <= 15, cpu <= 1.05))
+	fmt.Fprintf(b, "| GET repeated once on loopback: more than two bare exchanges | %.0f | 15 | %s | %+.1f %% CPU | +5 %% CPU | %s | %.2f |\n",
+		allocs, verdict(allocs <= 15), 100*(cpu-1), verdict(cpu <= 1.05), cpu)
 
 	fmt.Fprintf(b, "\n| from all cores at once | × bare, one core | × bare, all cores | no worse |\n|---|---|---|---|\n")
 	for _, request := range r.requests["FastPathParallel"] {
-		times := func(group string) float64 {
-			return ratio(r.samples[cell{group, request, retripName, timeUnit}], r.samples[cell{group, request, bareName, timeUnit}])
-		}
-		serial, parallel := times("FastPath"), times("FastPathParallel")
+		serial, parallel := r.times("FastPath", request), r.times("FastPathParallel", request)
 		fmt.Fprintf(b, "| %s | %.2f | %.2f | %s |\n", spaced(request), serial, parallel, verdict(parallel <= serial))
 	}
 }
 
-func verdict(holds ...bool) string {
-	for _, yes := range holds {
-		if !yes {
-			return "**no**"
-		}
+func verdict(holds bool) string {
+	if holds {
+		return "yes"
 	}
-	return "yes"
+	return "**no**"
 }

@@ -33,8 +33,8 @@ func ranAll(t *testing.T) bool {
 
 const tableHead = `# What retrip does about each fault
 
-One run of ` + "`go -C internal/matrix test -run TestMatrix -table ../../docs/matrix.md`" + `: a real origin fails on purpose, and
-the same request is sent by the bare ` + "`http.Transport`" + ` and by retrip with its defaults (no budget, a delay of 1 ms). Each
+One run of ` + "`go -C internal/matrix test -run '^TestMatrix$' . -args -table ../../docs/matrix.md`" + `: a real origin fails on purpose, and
+the same request is sent by the bare ` + "`http.Transport`" + ` and by retrip with its defaults, but for the budget (none) and the delay (1 ms). Each
 fault lasts for one attempt unless its line says otherwise. *n* is the number of request header blocks that reached the origin.
 POST has a body and no key, POST-nr has a body without GetBody, POST0 has no body. h1 is HTTP/1.1, h1tls the same over TLS, h2 is
 HTTP/2. Where a fault is a race, the classes and counts of another run may differ within what the test allows.
