@@ -95,6 +95,9 @@ func (s *terms) send(m *made) {
 	m.resp, m.err = s.t.Unwrap().RoundTrip(&a.request)
 	back = true
 	a.timedOut = a.timer != nil && !a.timer.Stop()
+	if unseen := a.over(); unseen && m.resp != nil {
+		s.t.distrusted.Store(true)
+	}
 }
 
 // abandon ends an attempt that did not return.

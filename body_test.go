@@ -8,10 +8,12 @@ import (
 	"io"
 	"log"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httptrace"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -851,6 +853,46 @@ func TestAStaleGetBodyIsNotSent(t *testing.T) {
 			require.Equal(t, retrip.ClassBody, r.last(t).Class)
 			require.Equal(t, 1, o.Heads())
 		})
+	}
+}
+
+// The same where net/http itself sends the request again, on a connection that has served.
+func TestAStaleGetBodyIsNotSentByNetHTTP(t *testing.T) {
+	fresh, stale := bytes.Repeat([]byte("new"), 100_000), bytes.Repeat([]byte("older"), 100_000)
+	for _, method := range []string{http.MethodGet, "QUERY", http.MethodPut, http.MethodPost} {
+		for _, observed := range []bool{false, true} {
+			t.Run(method+" observed "+strconv.FormatBool(observed), func(t *testing.T) {
+				httptestx.Leaks(t)
+				bodies := make(chan []byte, 10)
+				origin := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					body, err := io.ReadAll(r.Body)
+					if err == nil { // a whole request
+						bodies <- body
+					}
+					if len(body) > 0 {
+						panic(http.ErrAbortHandler)
+					}
+				}))
+				t.Cleanup(origin.Close)
+				var opts []retrip.Option
+				if observed {
+					opts = append(opts, retrip.WithHook(func(context.Context, retrip.Event) {}))
+				}
+				rt := retrip.Must(retrip.New(httptestx.NewTransport(t), append(opts, retrip.WithMaxAttempts(1))...))
+				require.NoError(t, faultTrip(t, rt, bodyRequest(t, http.MethodGet, origin.URL, nil)))
+				req := bodyRequest(t, method, origin.URL, bytes.NewReader(fresh))
+				req.Header.Set("Idempotency-Key", "k")
+				req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(stale)), nil }
+				require.Error(t, faultTrip(t, rt, req))
+				origin.Close()
+				close(bodies)
+				require.Empty(t, <-bodies)
+				require.Equal(t, fresh, <-bodies)
+				for body := range bodies {
+					require.Equal(t, fresh, body)
+				}
+			})
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"strings"
@@ -234,6 +235,132 @@ func TestAnAnswerAtTheAttemptsEndIsUnknown(t *testing.T) {
 		}), retrip.WithAttemptTimeout(time.Second)))
 		require.ErrorIs(t, faultTrip(t, rt, faultPost(t.Context(), t, "https://origin.test/")), retrip.ErrOutcomeUnknown)
 		require.Equal(t, 1, calls)
+	})
+}
+
+// Hooks that saw no connection of an answer prove nothing, be it in time or not.
+func TestALateAnswerWithoutAConnectionIsNotTrusted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			httptrace.ContextClientTrace(r.Context()).GetConn("origin.test:443")
+			if calls++; calls == 1 {
+				time.Sleep(2 * time.Second)
+				return httptestx.Canned(r, 200, "done"), nil
+			}
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		}), retrip.WithAttemptTimeout(time.Second)))
+		for range 2 {
+			require.ErrorIs(t, faultTrip(t, rt, faultPost(t.Context(), t, "https://origin.test/")), retrip.ErrOutcomeUnknown)
+		}
+		require.Equal(t, 2, calls)
+	})
+}
+
+// faultContext panics where net/http/httptrace looks for a trace in it.
+type faultContext struct{ context.Context } //nolint:containedctx // it is one
+
+func (c faultContext) Value(key any) any {
+	if strings.Contains(fmt.Sprintf("%T", key), "httptrace") {
+		panic("no trace here")
+	}
+	return c.Context.Value(key)
+}
+
+// A base that recovers from the panic of a caller's context must not hang afterwards.
+func TestAContextThatPanicsLeavesNothingLocked(t *testing.T) {
+	rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (resp *http.Response, err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("recovered: %v", p)
+			}
+		}()
+		httptrace.ContextClientTrace(r.Context())
+		return nil, io.EOF
+	})))
+	err := faultTrip(t, rt, faultPost(faultContext{t.Context()}, t, "https://origin.test/"))
+	var e *retrip.Error
+	require.ErrorAs(t, err, &e)
+	require.True(t, e.MaybeApplied)
+	require.EqualError(t, e.Err, "recovered: no trace here")
+}
+
+// A context that cannot be asked at all: the request's body is closed nevertheless.
+func TestAContextThatPanicsLeavesNoBodyOpen(t *testing.T) {
+	for name, ctx := range map[string]context.Context{
+		"Value": brokenContext{value: true}, "Err": brokenContext{err: true}, "Done": brokenContext{done: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rt := httptestx.Checked(t, retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+				return nil, r.Body.Close()
+			}))))
+			body := httptestx.NewBody(strings.NewReader("amount=200"))
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://origin.test/", body)
+			require.NoError(t, err)
+			req.GetBody = func() (io.ReadCloser, error) { return http.NoBody, nil }
+			require.Panics(t, func() { _, _ = rt.RoundTrip(req) }) //nolint:bodyclose // none comes back
+			body.CheckClosedOnce(t)
+		})
+	}
+}
+
+type brokenContext struct{ value, err, done bool }
+
+func (brokenContext) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+func (c brokenContext) Value(any) any {
+	if c.value {
+		panic("no value")
+	}
+	return nil
+}
+
+func (c brokenContext) Err() error {
+	if c.err {
+		panic("no error")
+	}
+	return nil
+}
+
+func (c brokenContext) Done() <-chan struct{} {
+	if c.done {
+		panic("no end")
+	}
+	return nil
+}
+
+// What a base sends after its answer is its own affair: stopping it would cut that answer.
+func TestALateSendOfTheBaseDoesNotCutItsAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			ctx := r.Context()
+			trace := httptrace.ContextClientTrace(ctx)
+			conn, far := net.Pipe()
+			hedge, beyond := net.Pipe()
+			for _, c := range []net.Conn{conn, far, hedge, beyond} {
+				t.Cleanup(func() { _ = c.Close() })
+			}
+			trace.GetConn("origin.test:443")
+			trace.GotConn(httptrace.GotConnInfo{Conn: conn})
+			trace.WroteHeaders()
+			trace.WroteRequest(httptrace.WroteRequestInfo{})
+			answer, answers := io.Pipe()
+			go func() {
+				time.Sleep(time.Second)
+				trace.GotConn(httptrace.GotConnInfo{Conn: hedge})
+				if ctx.Err() != nil {
+					_ = answers.CloseWithError(ctx.Err())
+					return
+				}
+				_, _ = io.WriteString(answers, "answer")
+				_ = answers.Close()
+			}()
+			resp := httptestx.Canned(r, 200, "")
+			resp.Body = answer
+			return resp, r.Body.Close()
+		})))
+		require.NoError(t, faultTrip(t, rt, faultPost(t.Context(), t, "https://origin.test/")))
 	})
 }
 

@@ -124,11 +124,6 @@ func (s *terms) chooseKey() error {
 		return nil
 	}
 	if c.mintsKeys && (req.Method == http.MethodPost || req.Method == http.MethodPatch) {
-		defer func() {
-			if !validKey(s.key) { // no key, and nothing is sent: the caller's function panicked, too
-				s.body.finish()
-			}
-		}()
 		if s.key = c.mint(); !validKey(s.key) {
 			return bad("WithGeneratedKeys", "the generator returned an empty key or no header value; allowed is visible text")
 		}

@@ -29,7 +29,8 @@ import (
 // A repeat costs one token, two after a time-out, from what was earned first. It is taken
 // when the repeat is decided and given back if the attempt is not made. An origin is a
 // scheme, host and port; a Budget tells 4096 of them apart, beyond which newcomers share
-// one. It is safe for concurrent use, and may be shared by Transports.
+// one. It is safe for concurrent use, and may be shared by Transports. Time that goes back
+// fills nothing: for a testing/synctest bubble, make one there.
 type Budget struct {
 	tokens  *budget.Budget
 	problem string

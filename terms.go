@@ -33,7 +33,6 @@ func (s *terms) settle(t *Transport, req *http.Request) error {
 	}
 	if c := carriedBy(s.ctx); c != nil {
 		if err := s.carry(c); err != nil {
-			s.body.finish()
 			return err
 		}
 	}
@@ -76,16 +75,15 @@ func (s *terms) simple() bool {
 }
 
 // unwatched reports whether a first attempt goes down as the caller made it, since nothing
-// that could be seen of it would change anything: that of a safe request to an HTTP/1
-// origin.
+// that could be seen of it would change anything: that of a safe request without a body to
+// an HTTP/1 origin.
 func (s *terms) unwatched() bool {
-	return s.safe && s.permitted && s.cfg.attemptTimeout == 0 && s.body.kind <= memoryBody && s.speaksHTTP1()
+	return s.safe && s.permitted && s.cfg.attemptTimeout == 0 && s.body.kind == noBody && s.speaksHTTP1()
 }
 
 // start makes the first attempt of a simple operation.
 func (s *terms) start(m *made) {
 	if s.unwatched() {
-		s.body.handed = true
 		m.resp, m.err = s.t.Unwrap().RoundTrip(s.req)
 		return
 	}
@@ -126,13 +124,9 @@ func (s *terms) receive(a *traced, resp *http.Response) {
 	if resp.Request != s.req {
 		resp.Request = s.req
 	}
-	if a == nil {
-		return
+	if a != nil {
+		a.keep(resp)
 	}
-	if a.unseen() {
-		s.t.distrusted.Store(true)
-	}
-	a.keep(resp)
 }
 
 // speaksHTTP1 reports whether the origin is known to speak HTTP/1: at once for plain http

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -84,11 +85,11 @@ func (a *traced) Value(key any) any {
 // first of all: a cache that answers by itself never does, and has nothing to prove.
 func (a *traced) hooks() *httptrace.ClientTrace {
 	a.mu.Lock()
+	defer a.mu.Unlock() // the caller's context may panic
 	if !a.seen.Traced {
-		a.seen.Traced = true
 		a.attach()
+		a.seen.Traced = true
 	}
-	a.mu.Unlock()
 	return &a.trace
 }
 
@@ -196,11 +197,13 @@ func (a *traced) onHTTP1() bool {
 	return a.conn != nil && a.speaksHTTP1(a.conn)
 }
 
-// unseen reports whether an answer came by no connection that the hooks saw: they prove
-// nothing then.
-func (a *traced) unseen() bool {
+// over tells that the base has returned: what a foreign one sends afterwards is not to be
+// stopped any more, since that would cut its answer. It reports whether the base took no
+// connection that the hooks saw: with an answer, they prove nothing.
+func (a *traced) over() (unseen bool) {
 	a.mu.Lock()
-	unseen := a.seen.GetConn > 0 && a.seen.GotConn == 0
+	a.protected, a.most = true, math.MaxInt32
+	unseen = a.seen.GetConn > 0 && a.seen.GotConn == 0
 	a.mu.Unlock()
 	return unseen
 }

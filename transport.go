@@ -137,10 +137,17 @@ func (t *Transport) budget() *Budget {
 // is closed once on every path.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	var s terms
+	begun := false
+	defer func() {
+		if !begun {
+			s.body.finish()
+		}
+	}()
 	if err := s.settle(t, req); err != nil {
 		return nil, err
 	}
 	if !s.simple() {
+		begun = true
 		return s.operate(nil)
 	}
 	// An operation that ends as nearly all do has nothing to decide, and is never begun.
@@ -149,6 +156,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if s.accept(&first) {
 		return first.resp, nil
 	}
+	begun = true
 	return s.operate(&first)
 }
 
