@@ -135,10 +135,12 @@ func (h benchHandler) WithAttrs([]slog.Attr) slog.Handler      { return h }
 func (h benchHandler) WithGroup(string) slog.Handler           { return h }
 
 // request makes a request whose context can end, as those of servers and of programs that
-// are shut down can: a context that never ends costs less.
+// are shut down can: a context that never ends costs less. It is the request's own, as in a
+// server: one for all would have them wait for each other.
 func (r benchRow) request(tb testing.TB) *http.Request {
 	tb.Helper()
-	ctx := tb.Context()
+	ctx, cancel := context.WithCancel(tb.Context())
+	tb.Cleanup(cancel)
 	if r.wrap != nil {
 		ctx = r.wrap(ctx)
 	}
