@@ -95,7 +95,7 @@ func (s *terms) send(m *made) {
 	m.resp, m.err = s.t.Unwrap().RoundTrip(&a.request)
 	back = true
 	a.timedOut = a.timer != nil && !a.timer.Stop()
-	if unseen := a.over(); unseen && m.resp != nil {
+	if m.resp != nil && a.over(m.err == nil && !a.timedOut) {
 		s.t.distrusted.Store(true)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -362,6 +363,36 @@ func TestALateSendOfTheBaseDoesNotCutItsAnswer(t *testing.T) {
 		})))
 		require.NoError(t, faultTrip(t, rt, faultPost(t.Context(), t, "https://origin.test/")))
 	})
+}
+
+// Only an answer lifts the bound: what a base sends again after an error is still stopped.
+func TestALateSendAfterAnErrorIsStopped(t *testing.T) {
+	conns := make([]net.Conn, 2)
+	for i := range conns {
+		near, far := net.Pipe()
+		t.Cleanup(func() { _, _ = near.Close(), far.Close() })
+		go func() { _, _ = io.Copy(io.Discard, far) }()
+		conns[i] = near
+	}
+	var trace *httptrace.ClientTrace
+	rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Path == "/first" { // HTTP/1, as the origin's answer tells
+			return httptestx.Canned(r, 200, ""), nil
+		}
+		trace = httptrace.ContextClientTrace(r.Context())
+		trace.GetConn("origin.test:80")
+		trace.GotConn(httptrace.GotConnInfo{Conn: conns[0]})
+		return nil, io.EOF
+	}), retrip.WithIdempotent(false)))
+	for _, path := range []string{"first", "second"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://origin.test/"+path, http.NoBody)
+		require.NoError(t, err)
+		err = faultTrip(t, rt, req)
+		require.Equal(t, path == "second", err != nil)
+	}
+	trace.GotConn(httptrace.GotConnInfo{Conn: conns[1]})
+	_, err := io.WriteString(conns[1], "GET /second HTTP/1.1")
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
 // The same for a base that breaks its contract.

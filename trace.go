@@ -197,12 +197,14 @@ func (a *traced) onHTTP1() bool {
 	return a.conn != nil && a.speaksHTTP1(a.conn)
 }
 
-// over tells that the base has returned: what a foreign one sends afterwards is not to be
-// stopped any more, since that would cut its answer. It reports whether the base took no
-// connection that the hooks saw: with an answer, they prove nothing.
-func (a *traced) over() (unseen bool) {
+// over tells that the base has answered. Where that answer counts, what a foreign base sends
+// afterwards is not to be stopped any more, since that would cut the answer. It reports
+// whether the hooks saw no connection: then they prove nothing.
+func (a *traced) over(counts bool) (unseen bool) {
 	a.mu.Lock()
-	a.protected, a.most = true, math.MaxInt32
+	if counts {
+		a.protected, a.most = true, math.MaxInt32
+	}
 	unseen = a.seen.GetConn > 0 && a.seen.GotConn == 0
 	a.mu.Unlock()
 	return unseen
