@@ -53,9 +53,8 @@ func (op *operation) take(first *made) {
 // or a copy of that, and retrip ends it after limit, if that is not 0.
 func (s *terms) trace(number int, header http.Header, limit time.Duration) *traced {
 	req, protected := s.req, s.permitted
-	http1 := s.speaksHTTP1()
-	a := &traced{Context: s.ctx, whole: req, protected: protected}
-	a.body.length = s.body.length
+	http1 := s.origin != nil && s.t.speaksHTTP1(req, s.origin)
+	a := &traced{Context: s.ctx(), whole: req, protected: protected}
 	a.seen.WritesTraced = !protected || s.upgrade
 	_, a.seen.Std = s.t.Unwrap().(*http.Transport)
 	a.plainHTTP1 = http1 && req.URL != nil && req.URL.Scheme == "http"
@@ -65,11 +64,11 @@ func (s *terms) trace(number int, header http.Header, limit time.Duration) *trac
 	// A body that is still being read must not hold an answer up that is given up: on
 	// HTTP/2 closing it waits for that Read unless the context has ended.
 	reads := secure && s.body.kind > memoryBody
-	if limit > 0 || !http1 || reads || !protected && (secure || a.replays) {
-		a.Context, a.cancel = context.WithCancel(s.ctx)
-	}
 	if number > 1 || s.t.nests {
-		a.mark = &carried{attempt: number, marked: true}
+		a.Context = &carrier{Context: s.ctx(), carried: carried{attempt: number, marked: true}}
+	}
+	if limit > 0 || !http1 || reads || !protected && (secure || a.replays) {
+		a.Context, a.cancel = context.WithCancel(a.Context)
 	}
 
 	a.request = *req.WithContext(a) // inlined: the copy lands in a
@@ -106,7 +105,7 @@ func (a *traced) abandon() {
 		a.timer.Stop()
 	}
 	a.release()
-	if a.body.src != nil {
+	if a.body != nil {
 		_ = a.body.Close()
 	}
 }

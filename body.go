@@ -21,7 +21,7 @@ import (
 type requestBody struct {
 	req    *http.Request
 	kind   bodyKind
-	length int64       // ContentLength; -1 where it says nothing of a body
+	length int64       // as promised
 	file   *sharedFile // kind fileBody
 	stream *stream     // kind streamBody
 	wrong  bool        // kind memoryBody of another length than promised
@@ -47,10 +47,7 @@ var (
 )
 
 func (b *requestBody) init(req *http.Request) {
-	b.req, b.length = req, -1
-	if req.ContentLength > 0 {
-		b.length = req.ContentLength
-	}
+	b.req, b.length = req, promised(req)
 	if req.GetBody != nil {
 		b.kind = readerBody
 		if length, ok := inMemory(req.Body); ok {
@@ -65,6 +62,14 @@ func (b *requestBody) init(req *http.Request) {
 		}
 	}
 	b.kind, b.stream = streamBody, &stream{src: req.Body}
+}
+
+// promised is the length that ContentLength promises of a body; -1: none.
+func promised(req *http.Request) int64 {
+	if req.ContentLength > 0 {
+		return req.ContentLength
+	}
+	return -1
 }
 
 func hasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
@@ -127,8 +132,8 @@ func (b *requestBody) give(a *traced, body io.ReadCloser, again bool) {
 	if b.kind == noBody {
 		return
 	}
-	a.body.src, a.body.strict = body, again
-	a.request.Body = &a.body
+	a.body = &attemptBody{src: body, length: b.length, strict: again, of: a}
+	a.request.Body = a.body
 }
 
 // replayable reports whether another attempt can have the whole body.
@@ -173,10 +178,11 @@ func (a *traced) hidden() (io.ReadCloser, error) {
 	if !a.onHTTP1() {
 		return nil, errNotHTTP1
 	}
-	body, err := replay(a.whole, a.body.length)
+	length := promised(a.whole)
+	body, err := replay(a.whole, length)
 	switch {
 	case errors.Is(err, errBodyLength):
-		a.body.fail(err)
+		a.fail(err)
 		return nil, err
 	case err != nil:
 		return nil, err
@@ -184,7 +190,7 @@ func (a *traced) hidden() (io.ReadCloser, error) {
 	if _, ok := inMemory(body); ok {
 		return body, nil
 	}
-	return &attemptBody{src: body, length: a.body.length, strict: true, of: &a.body}, nil
+	return &attemptBody{src: body, length: length, strict: true, of: a}, nil
 }
 
 // finish is the operation's end: what no attempt holds any more is closed.
@@ -203,22 +209,23 @@ func (b *requestBody) finish() {
 	}
 }
 
-// attemptBody is the body of one attempt where it is watched: it tells the reader's own
+// attemptBody is a body of one attempt where it is watched: it tells the reader's own
 // failures from the network's, and holds a replay to ContentLength.
 type attemptBody struct {
 	src    io.ReadCloser
-	length int64        // -1: unknown
-	strict bool         // a replay: other bytes than promised must not make a valid request
-	read   int64        // by the one reader that a body has
-	of     *attemptBody // where a further body of the same attempt notes its failure
-
-	begun  atomic.Bool
+	of     *traced // where it is told what became of it
+	length int64   // -1: unknown
+	read   int64   // by the one reader that a body has
+	strict bool    // a replay: other bytes than promised must not make a valid request
+	begun  bool    // by the same reader
 	closed atomic.Bool
-	failed atomic.Pointer[error]
 }
 
 func (b *attemptBody) Read(p []byte) (int, error) {
-	b.begun.Store(true)
+	if !b.begun {
+		b.begun = true
+		b.of.bodyRead()
+	}
 	if b.strict && b.length >= 0 {
 		return b.readStrictly(p)
 	}
@@ -276,27 +283,30 @@ func (b *attemptBody) Close() error {
 	}
 	err := b.src.Close()
 	if err != nil {
-		b.note(err)
+		b.of.fail(err)
 	}
 	return err
 }
 
 func (b *attemptBody) fail(err error) {
 	if !b.closed.Load() {
-		b.note(err)
+		b.of.fail(err)
 	}
 }
 
-func (b *attemptBody) note(err error) {
-	if b.of != nil {
-		b = b.of
-	}
-	b.failed.CompareAndSwap(nil, &err)
+// bodyRead tells that a body of the attempt is read.
+func (a *traced) bodyRead() {
+	a.mu.Lock()
+	a.seen.BodyRead = true
+	a.mu.Unlock()
 }
+
+// fail keeps a failure of a body's own reader, the first one.
+func (a *traced) fail(err error) { a.failed.CompareAndSwap(nil, &err) }
 
 // failure is the reader's own error, nil if there was none.
-func (b *attemptBody) failure() error {
-	if err := b.failed.Load(); err != nil {
+func (a *traced) failure() error {
+	if err := a.failed.Load(); err != nil {
 		return *err
 	}
 	return nil

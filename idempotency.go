@@ -100,10 +100,11 @@ func netReplays(method string, h http.Header) bool {
 // isUpgrade reports whether req asks to leave HTTP, RFC 9110 §7.8. What follows on the
 // connection belongs to both sides, so that only an unsent one is repeated.
 func isUpgrade(req *http.Request) bool {
-	if len(req.Header) == 0 || len(req.Header["Upgrade"]) == 0 {
-		return false
-	}
-	for _, value := range req.Header["Connection"] {
+	return len(req.Header) > 0 && len(req.Header["Upgrade"]) > 0 && connectionUpgrade(req.Header)
+}
+
+func connectionUpgrade(h http.Header) bool {
+	for _, value := range h["Connection"] {
 		for token := range strings.SplitSeq(value, ",") {
 			if strings.EqualFold(strings.TrimSpace(token), "upgrade") {
 				return true
@@ -240,11 +241,11 @@ func (b *checkBody) Close() error {
 // use the same client. WithTotalTimeout ends at the headers, so that its timer is stopped
 // there and the body of the check's response can be read past it; cancel ends that.
 func (op *operation) checkContext() (ctx context.Context, cancel context.CancelFunc) {
-	plain := plainContext{Context: op.ctx, deadline: op.deadline}
+	plain := plainContext{Context: op.ctx(), deadline: op.deadline}
 	if !op.totalFirst {
 		return plain, nil
 	}
-	inner, end := context.WithCancelCause(op.ctx)
+	inner, end := context.WithCancelCause(op.ctx())
 	plain.Context = inner
 	op.checkTimer = time.AfterFunc(time.Until(op.deadline), func() { end(context.DeadlineExceeded) })
 	return plain, func() { end(nil) }

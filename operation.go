@@ -47,7 +47,7 @@ func (op *operation) begin() {
 	}
 	op.timed = op.recorder != nil || op.cfg.observed || op.cfg.stateCheck != nil && !op.permitted
 
-	op.deadline, _ = op.ctx.Deadline()
+	op.deadline, _ = op.ctx().Deadline()
 	if total := op.cfg.totalTimeout; total > 0 {
 		if end := time.Now().Add(total); op.deadline.IsZero() || end.Before(op.deadline) {
 			op.deadline, op.totalFirst = end, true
@@ -137,11 +137,11 @@ func classOf(end Decision) Class {
 // and cancel, whichever signal came first; it is looked at where somebody signals an end,
 // or where there is reason to.
 func (op *operation) ended(byClock bool) Decision {
-	gone := op.gone()
+	gone := gone(op.req)
 	switch {
 	case !gone && !byClock:
 		return ""
-	case !op.deadline.IsZero() && !time.Now().Before(op.deadline), errors.Is(op.ctx.Err(), context.DeadlineExceeded):
+	case !op.deadline.IsZero() && !time.Now().Before(op.deadline), errors.Is(op.ctx().Err(), context.DeadlineExceeded):
 		return DecisionDeadlineExceeded
 	case gone:
 		return DecisionCancel
@@ -153,8 +153,8 @@ func (op *operation) ended(byClock bool) Decision {
 // endError is the error of an operation that ended outside of an attempt.
 func (op *operation) endError(end Decision) error {
 	switch {
-	case op.ctx.Err() != nil:
-		return op.ctx.Err()
+	case op.ctx().Err() != nil:
+		return op.ctx().Err()
 	case end == DecisionCancel:
 		return context.Canceled // req.Cancel, which has no error of its own
 	case op.totalFirst:
@@ -192,7 +192,7 @@ func (op *operation) finish() {
 		op.putBack(errPanic)
 	}
 	op.body.finish()
-	if op.account != nil && !op.silent && (op.last.end == "" || op.last.outOfTime) {
+	if !op.silent && (op.last.end == "" || op.last.outOfTime) {
 		op.account.End((op.last.transient || op.last.outOfTime) && op.last.state != StateApplied)
 	}
 }

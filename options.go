@@ -77,6 +77,7 @@ type config struct {
 	keys     bool // requests may get a key
 	observed bool // somebody looks at attempts, so that they must be traced and timed
 	plain    bool // no setting asks for more than the caller's request
+	direct   bool // nor for more than a safe one without a body
 }
 
 // word is the caller's word on whether a request may be repeated.
@@ -98,6 +99,7 @@ var defaults = config{
 	keyHeader: "Idempotency-Key",
 	ownBudget: true,
 	plain:     true,
+	direct:    true,
 }
 
 // with gives the settings that opts make of c; c stays as it is.
@@ -125,6 +127,7 @@ func (c *config) derive() {
 	c.observed = len(c.hooks) > 0 || c.logger != nil || c.gate != nil || c.retryIf != nil
 	c.plain = !c.stamps && !c.observed && !c.pauses &&
 		c.totalTimeout == 0 && c.minAttemptTime == 0
+	c.direct = c.plain && c.attemptTimeout == 0 && c.word != wordNo
 }
 
 // check refuses what options say together.

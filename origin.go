@@ -128,6 +128,7 @@ type originTable struct {
 
 type slot struct {
 	scheme, host string // as written in URLs
+	http, https  bool
 	origin       *origin
 	next         *slot
 }
@@ -135,7 +136,12 @@ type slot struct {
 var hashSeed = maphash.MakeSeed()
 
 func (s *slot) is(scheme, host string) bool {
-	return s.host == host && s.scheme == scheme && !s.origin.gone.Load()
+	return s.host == host && s.has(scheme) && !s.origin.gone.Load()
+}
+
+// has compares with a constant where it can: that is no call.
+func (s *slot) has(scheme string) bool {
+	return s.https && scheme == "https" || s.http && scheme == "http" || s.scheme == scheme
 }
 
 // of finds an origin. A hash that no host name can aim at costs more than the rest of it,
@@ -149,6 +155,10 @@ func (t *originTable) of(scheme, host string) *origin {
 	if s := recent.Load(); s != nil && s.is(scheme, host) {
 		return s.origin
 	}
+	return t.find(recent, scheme, host)
+}
+
+func (t *originTable) find(recent *atomic.Pointer[slot], scheme, host string) *origin {
 	chain := &t.chains[maphash.String(hashSeed, host)%uint64(len(t.chains))]
 	for s := chain.Load(); s != nil; s = s.next {
 		if s.is(scheme, host) {
@@ -181,7 +191,10 @@ func (t *originTable) add(chain *atomic.Pointer[slot], scheme, host string) *ori
 		}
 	}
 	t.slots++
-	chain.Store(&slot{scheme: strings.Clone(scheme), host: strings.Clone(host), origin: o, next: chain.Load()})
+	chain.Store(&slot{
+		scheme: strings.Clone(scheme), host: strings.Clone(host), http: scheme == "http", https: scheme == "https",
+		origin: o, next: chain.Load(),
+	})
 	return o
 }
 
@@ -218,23 +231,36 @@ func originKey(scheme, host string) string {
 	return scheme + "://" + net.JoinHostPort(u.Hostname(), port)
 }
 
-// findAccount finds the operation's origin in its budget; nil without a budget.
-func (s *terms) findAccount() *budget.Entry {
-	b := s.t.budget()
-	if !s.cfg.ownBudget && s.cfg.budget != b {
+// count counts an operation to o, and returns the budget's entry in which that is done; nil
+// without a budget.
+func (t *Transport) count(cfg *config, o *origin) *budget.Entry {
+	e := o.account.Load()
+	if e == nil || cfg != t.cfg || e.Gone() {
+		e = t.account(cfg, o)
+	}
+	if e != nil {
+		e.Begin(uptime())
+	}
+	return e
+}
+
+// account finds an origin in the budget of the settings; nil without a budget.
+func (t *Transport) account(cfg *config, o *origin) *budget.Entry {
+	b := t.budget()
+	if !cfg.ownBudget && cfg.budget != b {
 		// Another one by Override; the record keeps the entry of the Transport's own.
-		if b = s.cfg.budget; b == nil {
+		if b = cfg.budget; b == nil {
 			return nil
 		}
-		return b.tokens.Entry(s.origin.key)
+		return b.tokens.Entry(o.key)
 	}
 	if b == nil {
 		return nil
 	}
-	e := s.origin.account.Load()
+	e := o.account.Load()
 	if e == nil || e.Gone() {
-		e = b.tokens.Entry(s.origin.key)
-		s.origin.account.Store(e)
+		e = b.tokens.Entry(o.key)
+		o.account.Store(e)
 	}
 	return e
 }

@@ -62,12 +62,11 @@ func (op *operation) judge(a *outcome, m *made) {
 	_, facts.Std = op.t.Unwrap().(*http.Transport)
 	facts.Distrusted = op.t.distrusted.Load()
 	facts.LocalReject = !a.byRetrip && wire.LocalReject(op.req, err)
-	facts.Ended = op.gone()
+	facts.Ended = gone(op.req)
 	var bodyErr error
 	if tr != nil {
-		facts.BodyRead = tr.body.begun.Load()
 		facts.Ended = facts.Ended || timedOut || tr.Err() != nil
-		bodyErr = tr.body.failure()
+		bodyErr = tr.failure()
 		tr.release()
 	}
 	a.reject = facts.LocalReject
@@ -80,7 +79,7 @@ func (op *operation) judge(a *outcome, m *made) {
 	switch {
 	case a.end != "":
 		a.Class = classOf(a.end)
-		if a.end == DecisionDeadlineExceeded && op.totalFirst && op.ctx.Err() == nil {
+		if a.end == DecisionDeadlineExceeded && op.totalFirst && op.ctx().Err() == nil {
 			a.byRetrip, a.outOfTime = true, true
 			a.Err = ended("WithTotalTimeout("+op.cfg.totalTimeout.String()+") ended the attempt", true, err)
 		}
@@ -113,7 +112,7 @@ func (op *operation) answered(a *outcome, tr *traced, resp *http.Response) {
 		a.Sends, a.ConnReused = int(tr.seen.GotConn), tr.reused
 		tr.mu.Unlock()
 		// A short body that an answer came to anyhow must not be sent again.
-		a.failed = tr.body.failure() != nil
+		a.failed = tr.failure() != nil
 	}
 }
 

@@ -207,7 +207,7 @@ func (op *operation) sleep() Decision {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-op.ctx.Done():
+	case <-op.ctx().Done():
 	case <-op.req.Cancel: //nolint:staticcheck // set by http.Client.Timeout
 	}
 	return op.ended(op.totalFirst)

@@ -7,12 +7,35 @@ import (
 	"github.com/retrip/retrip/internal/budget"
 )
 
+// direct finds the settings and the origin of a request whose first attempt goes down as the
+// caller made it, since nothing that could be seen of it would change anything: a safe one
+// without a body, to an origin that speaks HTTP/1, where no setting asks for more and nobody
+// looks. There is no origin where it is not such a one.
+func (t *Transport) direct(req *http.Request) (*config, *origin) {
+	if t.nests || req.URL == nil || hasBody(req) || !safeMethod(req.Method) || isUpgrade(req) {
+		return nil, nil
+	}
+	cfg := t.settings()
+	if c := carriedBy(req.Context()); c != nil && !c.marked {
+		var err error
+		if cfg, err = c.settings(cfg); err != nil || c.recorder != nil {
+			return nil, nil
+		}
+	}
+	if !cfg.direct || gone(req) {
+		return nil, nil
+	}
+	if o := t.origins.of(req.URL.Scheme, req.URL.Host); t.speaksHTTP1(req, o) {
+		return cfg, o
+	}
+	return nil, nil
+}
+
 // terms are what holds for an operation before anything is known of an attempt.
 type terms struct {
 	t        *Transport
 	cfg      *config
-	req      *http.Request   // the caller's
-	ctx      context.Context // the caller's
+	req      *http.Request // the caller's
 	recorder *Recorder
 	origin   *origin
 	account  *budget.Entry
@@ -25,29 +48,29 @@ type terms struct {
 	permitted bool // by the caller's word, its key or its method
 }
 
+// ctx is the caller's.
+func (s *terms) ctx() context.Context { return s.req.Context() }
+
 // settle finds the terms, and counts the operation.
-func (s *terms) settle(t *Transport, req *http.Request) error {
-	s.t, s.req, s.ctx, s.cfg = t, req, req.Context(), t.settings()
-	if hasBody(req) {
-		s.body.init(req)
+func (s *terms) settle() error {
+	if hasBody(s.req) {
+		s.body.init(s.req)
 	}
-	if c := carriedBy(s.ctx); c != nil {
+	if c := carriedBy(s.ctx()); c != nil {
 		if err := s.carry(c); err != nil {
 			return err
 		}
 	}
-	s.safe, s.upgrade = safeMethod(req.Method), isUpgrade(req)
+	s.safe, s.upgrade = safeMethod(s.req.Method), isUpgrade(s.req)
 	if s.cfg.keys {
 		if err := s.chooseKey(); err != nil {
 			return err
 		}
 	}
 	s.permitted = s.mayRepeat()
-	if req.URL != nil {
-		s.origin = t.origins.of(req.URL.Scheme, req.URL.Host)
-		if s.account = s.findAccount(); s.account != nil {
-			s.account.Begin(uptime())
-		}
+	if url := s.req.URL; url != nil {
+		s.origin = s.t.origins.of(url.Scheme, url.Host)
+		s.account = s.t.count(s.cfg, s.origin)
 	}
 	return nil
 }
@@ -68,33 +91,22 @@ func (s *terms) carry(c *carried) error {
 
 // simple reports whether nothing is to be decided or told before an attempt has failed:
 // the caller still waits, nobody looks, and no setting asks for more than the request.
-// Nearly every request is, and nearly every one succeeds: its operation is never begun.
 func (s *terms) simple() bool {
 	return s.cfg.plain && s.recorder == nil && !s.t.nests && !s.upgrade && s.key == "" &&
-		(s.cfg.stateCheck == nil || s.permitted) && s.body.kind <= readerBody && !s.body.wrong && !s.gone()
-}
-
-// unwatched reports whether a first attempt goes down as the caller made it, since nothing
-// that could be seen of it would change anything: that of a safe request without a body to
-// an HTTP/1 origin.
-func (s *terms) unwatched() bool {
-	return s.safe && s.permitted && s.cfg.attemptTimeout == 0 && s.body.kind == noBody && s.speaksHTTP1()
+		(s.cfg.stateCheck == nil || s.permitted) && s.body.kind <= readerBody && !s.body.wrong && !gone(s.req)
 }
 
 // start makes the first attempt of a simple operation.
-func (s *terms) start(m *made) {
-	if s.unwatched() {
-		m.resp, m.err = s.t.Unwrap().RoundTrip(s.req)
-		return
-	}
-	m.traced = s.trace(1, s.req.Header, s.cfg.attemptTimeout)
+func (s *terms) start() made {
+	m := made{traced: s.trace(1, s.req.Header, s.cfg.attemptTimeout)}
 	s.body.first(m.traced)
-	s.send(m)
+	s.send(&m)
+	return m
 }
 
 // made is an attempt that is over.
 type made struct {
-	traced *traced // nil: unwatched
+	traced *traced // nil: direct
 	resp   *http.Response
 	err    error
 }
@@ -102,17 +114,16 @@ type made struct {
 // timedOut reports whether the attempt's time ended before the base returned.
 func (m *made) timedOut() bool { return m.traced != nil && m.traced.timedOut }
 
-// accept ends a simple operation by an answer that leaves nothing to decide; it reports false
-// where there is something.
-func (s *terms) accept(m *made) bool {
-	if m.resp == nil || m.err != nil || s.cfg.retryStatus.has(m.resp.StatusCode) || m.timedOut() {
-		return false
-	}
+// final reports whether an attempt that nobody looks at ended in an answer that leaves
+// nothing to decide.
+func (c *config) final(m made) bool {
+	return m.resp != nil && m.err == nil && !c.retryStatus.has(m.resp.StatusCode) && !m.timedOut()
+}
+
+// accept ends a simple operation by its final answer.
+func (s *terms) accept(m made) {
 	s.receive(m.traced, m.resp)
-	if s.account != nil {
-		s.account.End(false)
-	}
-	return true
+	s.account.End(false)
 }
 
 // receive notes what an answer tells of its origin, and makes it an answer to the caller's
@@ -121,40 +132,41 @@ func (s *terms) receive(a *traced, resp *http.Response) {
 	if s.origin != nil && !s.upgrade { // net/http sends every Upgrade by HTTP/1
 		s.origin.learn(resp.ProtoMajor)
 	}
-	if resp.Request != s.req {
-		resp.Request = s.req
-	}
+	answers(resp, s.req)
 	if a != nil {
 		a.keep(resp)
 	}
 }
 
-// speaksHTTP1 reports whether the origin is known to speak HTTP/1: at once for plain http
-// by an *http.Transport, otherwise by its last answer.
-func (s *terms) speaksHTTP1() bool {
-	if s.origin == nil {
-		return false
+// answers makes resp an answer to the caller's request. It is not written to where it is
+// one, as on the direct way.
+func answers(resp *http.Response, req *http.Request) {
+	if resp.Request != req {
+		resp.Request = req
 	}
-	if s.req.URL.Scheme == "http" {
-		if std, ok := s.t.Unwrap().(*http.Transport); ok {
-			return std.Protocols == nil || !std.Protocols.UnencryptedHTTP2()
-		}
-	}
-	return s.origin.proto.Load() == 1
 }
 
-// gone reports whether the caller waits no more. http.Client.Timeout closes req.Cancel,
-// often before the context ends (WIRE.md finding 4).
-func (s *terms) gone() bool {
-	if s.ctx.Err() != nil {
-		return true
-	}
-	cancel := s.req.Cancel //nolint:staticcheck // deprecated, and set by http.Client.Timeout
-	if cancel == nil {
-		return false
-	}
+// speaksHTTP1 reports whether the origin of req is known to speak HTTP/1: by its last
+// answer, and at once for plain http by an *http.Transport.
+func (t *Transport) speaksHTTP1(req *http.Request, o *origin) bool {
+	return o.proto.Load() == 1 || req.URL.Scheme == "http" && t.plainHTTP1()
+}
+
+// plainHTTP1 reports whether the base surely speaks HTTP/1 where there is no TLS.
+func (t *Transport) plainHTTP1() bool {
+	base, ok := t.Unwrap().(*http.Transport)
+	return ok && (base.Protocols == nil || !base.Protocols.UnencryptedHTTP2())
+}
+
+// gone reports whether the caller of req waits no more. http.Client.Timeout closes
+// req.Cancel, often before the context ends (WIRE.md finding 4).
+func gone(req *http.Request) bool {
+	return req.Context().Err() != nil || req.Cancel != nil && closed(req.Cancel) //nolint:staticcheck // deprecated, and set by http.Client.Timeout
+}
+
+func closed(c <-chan struct{}) bool {
 	select {
-	case <-cancel:
+	case <-c:
 		return true
 	default:
 		return false

@@ -9,27 +9,27 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/retrip/retrip/internal/wire"
 )
 
 // traced is one attempt that is watched by httptrace, may be ended by retrip, or sends
-// another request than the caller's. It is the attempt's context, and it holds the trace,
-// the request and the body wrappers too: one allocation serves them all. It is never
-// pooled, because hooks and bodies are used after RoundTrip has returned (WIRE.md C1, C2,
-// C6).
+// another request than the caller's. It is the attempt's context, and it holds the trace and
+// the request too: one allocation serves them all, and its size is most of what an attempt
+// costs. It is never pooled, because hooks and bodies are used after RoundTrip has returned
+// (WIRE.md C1, C2, C6).
 type traced struct {
 	context.Context // the caller's, or one made of it that retrip can end
 
 	cancel  context.CancelFunc // nil where retrip never ends the attempt
 	request http.Request
 	trace   httptrace.ClientTrace
-	outer   *httptrace.ClientTrace // the caller's own
-	mark    *carried               // for Transports below, nil: none
-	whole   *http.Request          // the caller's
-	body    attemptBody            // of request, where that is watched
-	answer  io.ReadCloser          // the response's own body, below answerBody
+	whole   *http.Request         // the caller's
+	body    *attemptBody          // of request; nil: not watched
+	failed  atomic.Pointer[error] // the reader's own failure
+	answer  io.ReadCloser         // the response's own body, below answerBody
 
 	plainHTTP1 bool  // a connection without TLS speaks HTTP/1.1 here
 	protected  bool  // the request has a permit
@@ -68,22 +68,17 @@ func (p *keyProbe) Value(key any) any {
 	return nil
 }
 
-// Value answers for the trace, and for the mark that keeps Transports below from
-// repeating; the rest is the caller's.
+// Value answers for the trace; the rest is the context's that the attempt has.
 func (a *traced) Value(key any) any {
-	switch {
-	case key == traceKey:
-		return a.hooks()
-	case a.mark != nil && key == any(settingsKey{}):
-		return a.mark
-	default:
-		return a.Context.Value(key)
+	if key == traceKey {
+		return a.clientTrace()
 	}
+	return a.Context.Value(key)
 }
 
-// hooks gives the attempt's trace. It is made when the base asks for it, as net/http does
+// clientTrace gives the attempt's trace. It is made when the base asks for it, as net/http does
 // first of all: a cache that answers by itself never does, and has nothing to prove.
-func (a *traced) hooks() *httptrace.ClientTrace {
+func (a *traced) clientTrace() *httptrace.ClientTrace {
 	a.mu.Lock()
 	defer a.mu.Unlock() // the caller's context may panic
 	if !a.seen.Traced {
@@ -93,24 +88,31 @@ func (a *traced) hooks() *httptrace.ClientTrace {
 	return &a.trace
 }
 
-// attach makes the hooks that the rules read (internal/wire), ours before the caller's.
-// Got1xxResponse is left as it is: setting it lifts net/http's limit on 1xx headers
-// (WIRE.md C4).
+// attach makes the hooks that the rules read (internal/wire). Got1xxResponse is left as it
+// is: setting it lifts net/http's limit on 1xx headers (WIRE.md C4).
 func (a *traced) attach() {
-	if a.outer = httptrace.ContextClientTrace(a.Context); a.outer != nil {
-		a.trace = *a.outer
+	h := hooks{a, httptrace.ContextClientTrace(a.Context)}
+	if h.outer != nil {
+		a.trace = *h.outer
 	}
-	a.trace.GetConn, a.trace.GotConn = a.getConn, a.gotConn
+	a.trace.GetConn, a.trace.GotConn = h.getConn, h.gotConn
 	if a.seen.WritesTraced {
-		a.trace.WroteHeaders = a.wroteHeaders
+		a.trace.WroteHeaders = h.wroteHeaders
 	}
 	// It tells when the request's body is done with, too.
 	if a.seen.WritesTraced || a.cancel != nil && hasBody(a.whole) && !a.forever() {
-		a.trace.WroteRequest = a.wroteRequest
+		a.trace.WroteRequest = h.wroteRequest
 	}
 	if a.secure() {
-		a.trace.TLSHandshakeDone = a.handshakeDone
+		a.trace.TLSHandshakeDone = h.handshakeDone
 	}
+}
+
+// hooks are those of an attempt, each before that of the caller's own trace.
+type hooks struct {
+	*traced
+
+	outer *httptrace.ClientTrace // the caller's, nil: none
 }
 
 // forever reports whether the caller's context never ends, so that nothing is to be
@@ -119,28 +121,28 @@ func (a *traced) forever() bool { return a.whole.Context().Done() == nil }
 
 func (a *traced) secure() bool { return a.whole.URL != nil && a.whole.URL.Scheme == "https" }
 
-func (a *traced) getConn(hostPort string) {
-	a.mu.Lock()
-	a.seen.GetConn++
-	a.mu.Unlock()
-	if a.outer != nil && a.outer.GetConn != nil {
-		a.outer.GetConn(hostPort)
+func (h hooks) getConn(hostPort string) {
+	h.mu.Lock()
+	h.seen.GetConn++
+	h.mu.Unlock()
+	if h.outer != nil && h.outer.GetConn != nil {
+		h.outer.GetConn(hostPort)
 	}
 }
 
-func (a *traced) gotConn(info httptrace.GotConnInfo) {
-	a.mu.Lock()
-	a.seen.GotConn++
-	cut := a.seen.GotConn > 1 && a.cancel != nil && a.overBound(info.Conn)
-	a.cut = a.cut || cut
-	a.seen.Moved = a.seen.Moved || a.seen.GotConn > 1 && a.conn != info.Conn && !a.nothingWritten()
-	a.conn, a.reused, a.sent = info.Conn, info.Reused, false
-	a.mu.Unlock()
+func (h hooks) gotConn(info httptrace.GotConnInfo) {
+	h.mu.Lock()
+	h.seen.GotConn++
+	cut := h.seen.GotConn > 1 && h.cancel != nil && h.overBound(info.Conn)
+	h.cut = h.cut || cut
+	h.seen.Moved = h.seen.Moved || h.seen.GotConn > 1 && h.conn != info.Conn && !h.nothingWritten()
+	h.conn, h.reused, h.sent = info.Conn, info.Reused, false
+	h.mu.Unlock()
 	if cut {
-		a.stop(info.Conn)
+		h.stop(info.Conn)
 	}
-	if a.outer != nil && a.outer.GotConn != nil {
-		a.outer.GotConn(info)
+	if h.outer != nil && h.outer.GotConn != nil {
+		h.outer.GotConn(info)
 	}
 }
 
@@ -210,36 +212,36 @@ func (a *traced) over(counts bool) (unseen bool) {
 	return unseen
 }
 
-func (a *traced) wroteHeaders() {
-	a.mu.Lock()
-	a.seen.WroteHeaders++
-	a.mu.Unlock()
-	if a.outer != nil && a.outer.WroteHeaders != nil {
-		a.outer.WroteHeaders()
+func (h hooks) wroteHeaders() {
+	h.mu.Lock()
+	h.seen.WroteHeaders++
+	h.mu.Unlock()
+	if h.outer != nil && h.outer.WroteHeaders != nil {
+		h.outer.WroteHeaders()
 	}
 }
 
-func (a *traced) wroteRequest(info httptrace.WroteRequestInfo) {
-	a.mu.Lock()
-	a.seen.WroteRequest++
-	a.sent = true
-	over := a.read && !a.uploading()
-	a.mu.Unlock()
+func (h hooks) wroteRequest(info httptrace.WroteRequestInfo) {
+	h.mu.Lock()
+	h.seen.WroteRequest++
+	h.sent = true
+	over := h.read && !h.uploading()
+	h.mu.Unlock()
 	if over {
-		a.release()
+		h.release()
 	}
-	if a.outer != nil && a.outer.WroteRequest != nil {
-		a.outer.WroteRequest(info)
+	if h.outer != nil && h.outer.WroteRequest != nil {
+		h.outer.WroteRequest(info)
 	}
 }
 
-func (a *traced) handshakeDone(state tls.ConnectionState, err error) {
+func (h hooks) handshakeDone(state tls.ConnectionState, err error) {
 	if proto := state.NegotiatedProtocol; proto != "" && proto != "http/1.1" {
-		a.mu.Lock()
-		a.seen.OtherProto = true
-		a.mu.Unlock()
+		h.mu.Lock()
+		h.seen.OtherProto = true
+		h.mu.Unlock()
 	}
-	if a.outer != nil && a.outer.TLSHandshakeDone != nil {
-		a.outer.TLSHandshakeDone(state, err)
+	if h.outer != nil && h.outer.TLSHandshakeDone != nil {
+		h.outer.TLSHandshakeDone(state, err)
 	}
 }

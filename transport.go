@@ -42,6 +42,8 @@ import (
 	"sync/atomic"
 
 	"github.com/hashicorp/go-cleanhttp"
+
+	"github.com/retrip/retrip/internal/budget"
 )
 
 // A Transport sends requests by its base and repeats them where that is safe. It is made
@@ -136,24 +138,51 @@ func (t *Transport) budget() *Budget {
 // both and never neither; see [Error] for which error. req is not written to, and its body
 // is closed once on every path.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	var s terms
+	cfg, o := t.direct(req)
+	if o == nil {
+		return t.watch(req)
+	}
+	// Nearly every request can go down as it is, and nearly every answer is final: then there
+	// is nothing to decide, and no operation is begun.
+	account := t.count(cfg, o)
+	resp, err := t.Unwrap().RoundTrip(req)
+	if first := (made{resp: resp, err: err}); !cfg.final(first) {
+		return t.resume(req, cfg, o, account, first)
+	}
+	o.learn(resp.ProtoMajor)
+	answers(resp, req)
+	account.End(false)
+	return resp, nil
+}
+
+// resume begins the operation of a direct request whose first attempt was not its end.
+func (t *Transport) resume(req *http.Request, cfg *config, o *origin, account *budget.Entry, first made) (*http.Response, error) {
+	s := terms{t: t, cfg: cfg, req: req, origin: o, account: account, safe: true, permitted: true}
+	c := carriedBy(s.ctx())
+	s.nested = c != nil && c.marked
+	return s.operate(&first)
+}
+
+// watch sends all other requests. What is seen of their attempts counts, or their settings ask
+// for more.
+func (t *Transport) watch(req *http.Request) (*http.Response, error) {
+	s := terms{t: t, cfg: t.settings(), req: req}
 	begun := false
 	defer func() {
 		if !begun {
 			s.body.finish()
 		}
 	}()
-	if err := s.settle(t, req); err != nil {
+	if err := s.settle(); err != nil {
 		return nil, err
 	}
 	if !s.simple() {
 		begun = true
 		return s.operate(nil)
 	}
-	// An operation that ends as nearly all do has nothing to decide, and is never begun.
-	var first made
-	s.start(&first)
-	if s.accept(&first) {
+	first := s.start()
+	if s.cfg.final(first) {
+		s.accept(first)
 		return first.resp, nil
 	}
 	begun = true

@@ -32,9 +32,7 @@ type earned struct{ word atomic.Uint64 }
 // add adds tokens at a tick.
 func (w *earned) add(tick int64, tokens float32) {
 	for {
-		// An addition takes the cache line for writing at once; a load would fetch it twice
-		// where other cores write too.
-		old := w.word.Add(0)
+		old := w.word.Load()
 		held, as := unpack(old, tick)
 		// An infinity would turn into NaN where it fades.
 		if w.word.CompareAndSwap(old, pack(min(held+tokens, math.MaxFloat32), as)) {

@@ -58,8 +58,17 @@ func (e *Entry) Begin(now time.Duration) {
 // End counts an operation that ended: with a transient outcome it closes the
 // reserve, with any other it opens it. An operation that says nothing of the
 // origin, such as one that its caller ended, must not be counted. End takes no
-// lock unless the entry is gone, in which case the origin is looked up again.
+// lock unless the entry is gone, in which case the origin is looked up again. It does
+// nothing for a nil Entry, which is that of an operation without a budget.
 func (e *Entry) End(transient bool) {
+	// Nearly every operation succeeds after one that did.
+	if e != nil && (transient || e.state.Load() != open) {
+		e.turn(transient)
+	}
+}
+
+// turn opens or closes the reserve.
+func (e *Entry) turn(transient bool) {
 	want := open
 	if transient {
 		want = closed
@@ -67,8 +76,7 @@ func (e *Entry) End(transient bool) {
 	for {
 		switch state := e.state.Load(); {
 		case state == want:
-			// Most operations end as the one before: a store here would take
-			// the cache line from everybody else.
+			// A store here would take the cache line from everybody else.
 			return
 		case state == gone:
 			e.budget.Entry(e.origin).End(transient)
