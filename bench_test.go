@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -192,32 +194,45 @@ func trips(tb testing.TB, rt http.RoundTripper, req *http.Request) int { //nolin
 // The two of a row are compared by: benchstat -col /client.
 func BenchmarkFastPath(b *testing.B) {
 	for _, r := range benchRows() {
-		for _, c := range r.transports(b) {
-			b.Run("request="+r.name+"/client="+c.name, func(b *testing.B) {
+		b.Run("request="+r.name, func(b *testing.B) {
+			var sides []httptestx.Side
+			for _, c := range r.transports(b) {
 				req := r.request(b)
-				b.ReportAllocs()
-				for b.Loop() {
-					trips(b, c.rt, req)
-				}
-			})
-		}
+				sides = append(sides, httptestx.Side{Name: c.name, Work: func(n int) {
+					for range n {
+						trips(b, c.rt, req)
+					}
+				}})
+			}
+			httptestx.Compare(b, nil, sides)
+		})
 	}
 }
 
 // All goroutines ask one Transport for one origin.
 func BenchmarkFastPathParallel(b *testing.B) {
 	for _, r := range benchRequests() {
-		for _, c := range r.transports(b) {
-			b.Run("request="+r.name+"/client="+c.name, func(b *testing.B) {
-				b.ReportAllocs()
-				b.RunParallel(func(pb *testing.PB) {
-					req := r.request(b)
-					for pb.Next() {
-						trips(b, c.rt, req)
+		b.Run("request="+r.name, func(b *testing.B) {
+			var sides []httptestx.Side
+			for _, c := range r.transports(b) {
+				reqs := make([]*http.Request, runtime.GOMAXPROCS(0))
+				for i := range reqs {
+					reqs[i] = r.request(b)
+				}
+				sides = append(sides, httptestx.Side{Name: c.name, Work: func(n int) {
+					var wg sync.WaitGroup
+					for _, req := range reqs {
+						wg.Go(func() {
+							for range max(1, n/len(reqs)) {
+								trips(b, c.rt, req)
+							}
+						})
 					}
-				})
-			})
-		}
+					wg.Wait()
+				}})
+			}
+			httptestx.Compare(b, nil, sides)
+		})
 	}
 }
 
@@ -268,15 +283,12 @@ func benchRepeats(tb testing.TB) (bare, ours func()) {
 
 func BenchmarkRepeatedGET(b *testing.B) {
 	bare, ours := benchRepeats(b)
-	for _, c := range []struct {
-		name string
-		work func()
-	}{{"bare", bare}, {"retrip", ours}} {
-		b.Run("client="+c.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				c.work()
+	times := func(work func()) func(int) {
+		return func(n int) {
+			for range n {
+				work()
 			}
-		})
+		}
 	}
+	httptestx.Compare(b, nil, []httptestx.Side{{Name: "bare", Work: times(bare)}, {Name: "retrip", Work: times(ours)}})
 }

@@ -8,9 +8,11 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"strconv"
+	"runtime"
 	"sync"
 	"testing"
+
+	"github.com/retrip/retrip/internal/httptestx"
 )
 
 func TestMain(m *testing.M) {
@@ -48,16 +50,6 @@ func (o *origin) base(tb testing.TB) http.RoundTripper {
 	}
 	tb.Cleanup(base.CloseIdleConnections)
 	return base
-}
-
-// inTurn gives the clients in another order in each round.
-func inTurn(tb testing.TB) []client {
-	tb.Helper()
-	round, err := strconv.Atoi(cmp.Or(os.Getenv(roundVariable), "0"))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return rotated(clients(), round)
 }
 
 // noop is a base that does no work: it reads the request's body, as every base must, and
@@ -139,91 +131,98 @@ func sender(tb testing.TB, rt http.RoundTripper, c call) func() (result, error) 
 	}
 }
 
-// must is a Helper only where it fails: that costs more than a call on a base that does no
-// work.
-func must(tb testing.TB, got result, err error) { //nolint:thelper // as above
-	if err != nil || got.status != http.StatusOK {
-		tb.Helper()
-		tb.Fatalf("got status %d and error %v, want 200", got.status, err)
+// work repeats a call, which must succeed. It is a Helper only where it fails: that costs more
+// than a call on a base that does no work.
+func work(tb testing.TB, do func() (result, error)) func(n int) { //nolint:thelper // as above
+	return func(n int) {
+		for range n {
+			if got, err := do(); err != nil || got.status != http.StatusOK {
+				tb.Helper()
+				tb.Errorf("got status %d and error %v, want 200", got.status, err)
+				return
+			}
+		}
 	}
 }
 
-// loop measures work, which is one call, and the processor time of this process.
-func loop(b *testing.B, work func() (result, error)) {
+// compare measures what all clients do that can do it; make gives nil for the others.
+func compare(b *testing.B, request string, side func(*testing.B, client) func(n int)) {
 	b.Helper()
-	got, err := work() // connects, and learns the origin's protocol
-	must(b, got, err)
-	b.ReportAllocs()
-	before := cpuTime()
-	for b.Loop() {
-		got, err := work()
-		must(b, got, err)
-	}
-	b.ReportMetric(float64((cpuTime()-before).Nanoseconds())/float64(b.N), "cpu-ns/op") // benchfmt makes seconds of it
+	b.Run("request="+request, func(b *testing.B) {
+		var sides []httptestx.Side
+		for _, c := range clients() {
+			if w := side(b, c); w != nil {
+				w(1) // connects, and learns the origin's protocol
+				sides = append(sides, httptestx.Side{Name: c.name, Work: w})
+			}
+		}
+		httptestx.Compare(b, cpuTime, sides)
+	})
 }
 
 // What a transport adds to a base that does no work.
 func BenchmarkTransport(b *testing.B) {
-	for _, c := range rows(noopPlain, noopSecure) {
-		for _, client := range inTurn(b) {
-			if client.transport == nil {
-				continue
+	for _, r := range rows(noopPlain, noopSecure) {
+		compare(b, r.name, func(b *testing.B, c client) func(int) {
+			b.Helper()
+			if c.transport == nil {
+				return nil
 			}
-			b.Run("request="+c.name+"/client="+client.name, func(b *testing.B) {
-				loop(b, sender(b, client.transport(newNoop(c.major), false), c.call))
-			})
-		}
+			return work(b, sender(b, c.transport(newNoop(r.major), false), r.call))
+		})
 	}
 }
 
-// The same from several goroutines at once, to one origin by one transport.
+// The same from all cores at once, to one origin by one transport.
 func BenchmarkTransportParallel(b *testing.B) {
-	for _, c := range rows(noopPlain, noopSecure)[:1] {
-		for _, client := range inTurn(b) {
-			if client.transport == nil {
-				continue
+	for _, r := range rows(noopPlain, noopSecure)[:1] {
+		compare(b, r.name, func(b *testing.B, c client) func(int) {
+			b.Helper()
+			if c.transport == nil {
+				return nil
 			}
-			b.Run("request="+c.name+"/client="+client.name, func(b *testing.B) {
-				rt := client.transport(newNoop(c.major), false)
-				b.ReportAllocs()
-				b.RunParallel(func(pb *testing.PB) {
-					send := sender(b, rt, c.call)
-					for pb.Next() {
-						if _, err := send(); err != nil {
-							b.Error(err)
-							return
-						}
-					}
-				})
-			})
-		}
+			rt := c.transport(newNoop(r.major), false)
+			works := make([]func(int), runtime.GOMAXPROCS(0))
+			for i := range works {
+				works[i] = work(b, sender(b, rt, r.call))
+			}
+			return func(n int) {
+				var wg sync.WaitGroup
+				for _, w := range works {
+					wg.Go(func() { w(max(1, n/len(works))) })
+				}
+				wg.Wait()
+			}
+		})
 	}
 }
 
 // A whole call, by the client that a program would use: an http.Client with the
 // transport, or the client that the library brings along.
 func BenchmarkCall(b *testing.B) {
-	for _, c := range rows(noopPlain, noopSecure) {
-		for _, client := range inTurn(b) {
-			b.Run("request="+c.name+"/client="+client.name, func(b *testing.B) {
-				do := client.on(newNoop(c.major), false)
-				loop(b, func() (result, error) { return do(b.Context(), c.call) })
-			})
-		}
+	for _, r := range rows(noopPlain, noopSecure) {
+		compare(b, r.name, func(b *testing.B, c client) func(int) {
+			b.Helper()
+			return calls(b, c.on(newNoop(r.major), false), r.call)
+		})
 	}
 }
 
 // The same call to an origin on loopback, in a process of its own.
 func BenchmarkLoopback(b *testing.B) {
 	o := needOrigin(b)
-	for _, c := range rows(o.Plain, o.Secure) {
-		for _, client := range inTurn(b) {
-			b.Run("request="+c.name+"/client="+client.name, func(b *testing.B) {
-				do := client.on(o.base(b), false)
-				loop(b, func() (result, error) { return do(b.Context(), c.call) })
-			})
-		}
+	for _, r := range rows(o.Plain, o.Secure) {
+		compare(b, r.name, func(b *testing.B, c client) func(int) {
+			b.Helper()
+			return calls(b, c.on(o.base(b), false), r.call)
+		})
 	}
+}
+
+func calls(b *testing.B, do caller, c call) func(int) {
+	b.Helper()
+	ctx := b.Context()
+	return work(b, func() (result, error) { return do(ctx, c) })
 }
 
 // A call whose first exchange is answered by 503, and which is repeated without a wait;
@@ -231,7 +230,7 @@ func BenchmarkLoopback(b *testing.B) {
 func BenchmarkRepeat(b *testing.B) {
 	o := needOrigin(b)
 	data := make([]byte, 1<<10)
-	for _, c := range []struct {
+	for _, r := range []struct {
 		name string
 		base func(testing.TB) http.RoundTripper
 		call call
@@ -241,12 +240,10 @@ func BenchmarkRepeat(b *testing.B) {
 		{"GET-loopback", o.base, call{method: http.MethodGet, url: o.Plain + flakyPath}},
 		{"PUT-1KiB-loopback", o.base, call{method: http.MethodPut, url: o.Plain + flakyPath, data: data}},
 	} {
-		for _, client := range inTurn(b) {
-			b.Run("request="+c.name+"/client="+client.name, func(b *testing.B) {
-				do := client.on(c.base(b), true)
-				loop(b, func() (result, error) { return do(b.Context(), c.call) })
-			})
-		}
+		compare(b, r.name, func(b *testing.B, c client) func(int) {
+			b.Helper()
+			return calls(b, c.on(r.base(b), true), r.call)
+		})
 	}
 }
 

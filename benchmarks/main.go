@@ -21,9 +21,6 @@ import (
 	"time"
 )
 
-// roundVariable tells the benchmarks which round it is, and so who begins.
-const roundVariable = "RETRIP_BENCH_ROUND"
-
 type settings struct {
 	output  string
 	raw     string
@@ -39,9 +36,9 @@ func main() {
 		var s settings
 		flag.StringVar(&s.output, "o", "", "write the report to this `file` instead of the standard output")
 		flag.StringVar(&s.raw, "raw", "", "write the measurements, as benchstat reads them, to this `file`")
-		flag.IntVar(&s.rounds, "rounds", 10, "how often each benchmark is run, by turns; a significance needs 4")
+		flag.IntVar(&s.rounds, "rounds", 10, "how often each benchmark is run; a significance needs 4")
 		flag.IntVar(&s.uploads, "uploads", 4, "how often each upload is run, by turns; a significance needs 4")
-		flag.DurationVar(&s.time, "benchtime", 100*time.Millisecond, "how long each benchmark is run in a round")
+		flag.DurationVar(&s.time, "benchtime", 100*time.Millisecond, "how long each client works in a round")
 		flag.BoolVar(&s.short, "short", false, "try everything once: the numbers mean nothing")
 		flag.Parse()
 		err = s.check(flag.NArg())
@@ -106,7 +103,7 @@ type suite struct {
 }
 
 // measure runs the benchmarks of this module and those of retrip itself, all of them once in
-// each round: what the machine does meanwhile then meets all clients alike.
+// each round.
 func measure(ctx context.Context, s settings) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "retrip-benchmarks-")
 	if err != nil {
@@ -126,7 +123,6 @@ func measure(ctx context.Context, s settings) ([]byte, error) {
 		fmt.Fprintf(os.Stderr, "benchmarks, round %d of %d\n", round+1, s.rounds)
 		for i, of := range suites {
 			bench := exec.CommandContext(ctx, binary(dir, i), "-test.run=^$", "-test.bench="+of.name, "-test.benchtime="+of.time.String()) //nolint:gosec // built above
-			bench.Env = append(os.Environ(), roundVariable+"="+strconv.Itoa(round))
 			bench.Stdout, bench.Stderr = &raw, os.Stderr
 			if err := bench.Run(); err != nil {
 				_, _ = io.Copy(os.Stderr, &raw)

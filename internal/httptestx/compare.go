@@ -1,0 +1,114 @@
+package httptestx
+
+import (
+	"flag"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A Side is one of those that are compared.
+type Side struct {
+	Name string
+	Work func(n int) // does the same n times
+}
+
+// slice is how long a side works before another one does: short, since a machine's speed
+// changes, and long enough for several garbage collections.
+const slice = 10 * time.Millisecond
+
+// Compare has all sides work by turns and in a random order, and reports each of them as a
+// sub-benchmark client=Name of b. What makes the machine slower for a while then meets all
+// sides alike. Each has the time of -benchtime, and times are the medians of its slices; with
+// -benchtime Nx there is one slice of N. With cpu, which tells the time that the processor
+// spent on this process, that is reported too. Nobody's garbage is collected in another's
+// slice. The number of iterations that is printed says nothing.
+func Compare(b *testing.B, cpu func() time.Duration, sides []Side) {
+	b.Helper()
+	turns, n := plan(b, sides)
+	took, used := make([][]float64, len(sides)), make([][]float64, len(sides))
+	for range turns {
+		for _, i := range rand.Perm(len(sides)) {
+			runtime.GC()
+			var before time.Duration
+			if cpu != nil {
+				before = cpu()
+			}
+			start := time.Now()
+			sides[i].Work(n[i])
+			took[i] = append(took[i], each(time.Since(start), n[i]))
+			if cpu != nil {
+				used[i] = append(used[i], each(cpu()-before, n[i]))
+			}
+		}
+	}
+	for i, side := range sides {
+		allocs, bytes := allocated(side, min(n[i], 1000))
+		b.Run("client="+side.Name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.ReportMetric(middle(took[i]), "ns/op")
+			b.ReportMetric(allocs, "allocs/op")
+			b.ReportMetric(bytes, "B/op")
+			if cpu != nil {
+				b.ReportMetric(middle(used[i]), "cpu-ns/op")
+			}
+		})
+	}
+}
+
+// plan finds how many turns there are, and how often each side works in one of them.
+func plan(b *testing.B, sides []Side) (turns int, n []int) {
+	b.Helper()
+	setting := flag.Lookup("test.benchtime").Value.String()
+	n = make([]int, len(sides))
+	if times, ok := strings.CutSuffix(setting, "x"); ok {
+		count, err := strconv.Atoi(times)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for i := range n {
+			n[i] = count
+		}
+		return 1, n
+	}
+	total, err := time.ParseDuration(setting)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i, side := range sides {
+		n[i] = rate(side, min(slice, total))
+	}
+	return max(1, int(total/slice)), n
+}
+
+// rate finds how often a side works in a time.
+func rate(side Side, d time.Duration) int {
+	for n := 1; ; n *= 2 {
+		start := time.Now()
+		side.Work(n)
+		if took := time.Since(start); took >= d/2 {
+			return max(1, int(float64(n)*float64(d)/float64(took)))
+		}
+	}
+}
+
+// allocated measures what one call allocates, in this process.
+func allocated(side Side, n int) (allocs, bytes float64) {
+	side.Work(n) // fills pools that a collection has emptied
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	side.Work(n)
+	runtime.ReadMemStats(&after)
+	return float64(after.Mallocs-before.Mallocs) / float64(n), float64(after.TotalAlloc-before.TotalAlloc) / float64(n)
+}
+
+func each(d time.Duration, n int) float64 { return float64(d.Nanoseconds()) / float64(n) }
+
+func middle(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
+}
