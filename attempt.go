@@ -44,9 +44,8 @@ func (op *operation) send() {
 // take enters the attempt that was made before the operation began.
 func (op *operation) take(first *made) {
 	op.attempt = 1
-	a := &op.last
-	a.Number, a.Request = op.attempt, op.req
-	op.judge(a, first)
+	op.last = outcome{Attempt: Attempt{Number: op.attempt, Request: op.req}}
+	op.judge(&op.last, first)
 }
 
 // trace prepares an attempt that is watched, but for its body. Its header is the request's
@@ -54,9 +53,9 @@ func (op *operation) take(first *made) {
 func (s *terms) trace(number int, header http.Header, limit time.Duration) *traced {
 	req, protected := s.req, s.permitted
 	http1 := s.origin != nil && s.t.speaksHTTP1(req, s.origin)
-	a := &traced{Context: s.ctx(), whole: req, protected: protected}
+	a := &traced{Context: s.ctx, whole: req, protected: protected}
 	a.seen.WritesTraced = !protected || s.upgrade
-	_, a.seen.Std = s.t.Unwrap().(*http.Transport)
+	a.seen.Std = !s.t.foreign
 	a.plainHTTP1 = http1 && req.URL != nil && req.URL.Scheme == "http"
 	a.replays = !protected && netReplays(req.Method, header)
 	a.most = int32(min(max(2, s.cfg.maxAttempts-number+1), math.MaxInt32))
@@ -64,11 +63,11 @@ func (s *terms) trace(number int, header http.Header, limit time.Duration) *trac
 	// A body that is still being read must not hold an answer up that is given up: on
 	// HTTP/2 closing it waits for that Read unless the context has ended.
 	reads := secure && s.body.kind > memoryBody
-	if number > 1 || s.t.nests {
-		a.Context = &carrier{Context: s.ctx(), carried: carried{attempt: number, marked: true}}
-	}
 	if limit > 0 || !http1 || reads || !protected && (secure || a.replays) {
-		a.Context, a.cancel = context.WithCancel(a.Context)
+		a.Context, a.cancel = context.WithCancel(s.ctx)
+	}
+	if number > 1 || s.t.nests {
+		a.Context = &carrier{Context: a.Context, carried: carried{attempt: number, marked: true}}
 	}
 
 	a.request = *req.WithContext(a) // inlined: the copy lands in a

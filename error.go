@@ -119,8 +119,8 @@ func (op *operation) result() (*http.Response, error) {
 		class: a.Class, note: a.note, also: []error{a.extra},
 	}
 	if a.end != "" {
-		if err := op.ctx().Err(); err != nil {
-			e.also = append(e.also, err, context.Cause(op.ctx()))
+		if err := op.ctx.Err(); err != nil {
+			e.also = append(e.also, err, context.Cause(op.ctx))
 		}
 	}
 	return nil, e

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -473,4 +474,178 @@ func TestAStateChecksLateResponseIsNotReturned(t *testing.T) {
 			})))
 		require.ErrorIs(t, faultTrip(t, rt, faultPost(t.Context(), t, "http://origin.test/")), retrip.ErrOutcomeUnknown)
 	})
+}
+
+// A cache that stands in for an origin of an h2c transport answers by HTTP/1. What that
+// transport sends after it is bounded as before.
+func TestAnAnswerByHTTP1DoesNotSpeakForH2C(t *testing.T) {
+	base := httptestx.NewTransport(t)
+	base.Protocols = new(http.Protocols)
+	base.Protocols.SetUnencryptedHTTP2(true)
+	var traced []bool
+	base.RegisterProtocol("http", httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+		traced = append(traced, httptrace.ContextClientTrace(r.Context()) != nil)
+		return httptestx.Canned(r, 200, ""), nil
+	}))
+	rt := retrip.Must(retrip.New(base))
+	for range 2 {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://origin.test/", http.NoBody)
+		require.NoError(t, err)
+		require.NoError(t, faultTrip(t, rt, req))
+	}
+	require.Equal(t, []bool{true, true}, traced)
+}
+
+// afterContext calls functions when it ends, by itself: contexts made of it need no goroutine.
+type afterContext struct {
+	context.Context //nolint:containedctx // it is one
+
+	done  chan struct{}
+	calls atomic.Int32 // of AfterFunc that are not taken back
+}
+
+func (c *afterContext) Done() <-chan struct{} { return c.done }
+func (c *afterContext) Value(any) any         { return nil }
+
+func (c *afterContext) AfterFunc(func()) (stop func() bool) {
+	c.calls.Add(1)
+	return func() bool { c.calls.Add(-1); return true }
+}
+
+func TestNoAttemptTakesAGoroutineToWatchItsContext(t *testing.T) {
+	ctx := &afterContext{Context: t.Context(), done: make(chan struct{})}
+	attempts := 0
+	rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+		attempts++
+		require.EqualValues(t, 1, ctx.calls.Load(), "attempt %d is not told by the context itself", attempts)
+		if attempts < 3 {
+			return nil, io.EOF
+		}
+		return httptestx.Canned(r, 200, ""), nil
+	}), retrip.WithBackoff(retrip.Constant(0))))
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://origin.test/", http.NoBody)
+	require.NoError(t, err)
+	require.NoError(t, faultTrip(t, rt, req))
+	require.Equal(t, 3, attempts)
+	require.Zero(t, ctx.calls.Load())
+}
+
+// lateContext panics from a time on.
+type lateContext struct {
+	context.Context //nolint:containedctx // it is one
+
+	value, deadline bool
+	late            bool
+}
+
+func (c *lateContext) Value(key any) any {
+	if c.late && c.value {
+		panic("no value")
+	}
+	return c.Context.Value(key)
+}
+
+func (c *lateContext) Deadline() (time.Time, bool) {
+	if c.late && c.deadline {
+		panic("no deadline")
+	}
+	return c.Context.Deadline()
+}
+
+// A context that cannot be asked any more: the answer in hand is closed nevertheless, or is
+// the caller's.
+func TestAContextThatPanicsLeavesNoAnswerOpen(t *testing.T) {
+	for name, url := range map[string]string{"direct": "http://origin.test/", "watched": "https://origin.test/"} {
+		for _, ctx := range []*lateContext{{value: true}, {deadline: true}} {
+			t.Run(fmt.Sprintf("%s, Deadline %v", name, ctx.deadline), func(t *testing.T) {
+				ctx.Context = t.Context()
+				open := 0
+				rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+					if r.URL.Path != "/last" { // HTTP/1, as the origin's answer tells
+						return httptestx.Canned(r, 200, ""), nil
+					}
+					ctx.late = true
+					resp := httptestx.Canned(r, 503, "")
+					resp.Body = faultCloser{Reader: strings.NewReader("busy"), open: &open}
+					open++
+					return resp, nil
+				}), retrip.WithBackoff(retrip.Constant(0))))
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://origin.test/", http.NoBody)
+				require.NoError(t, err)
+				require.NoError(t, faultTrip(t, rt, req))
+
+				req, err = http.NewRequestWithContext(ctx, http.MethodGet, url+"last", http.NoBody)
+				require.NoError(t, err)
+				func() {
+					defer func() { _ = recover() }()
+					_ = faultTrip(t, rt, req)
+				}()
+				require.Zero(t, open)
+			})
+		}
+	}
+}
+
+// faultCloser counts what is open.
+type faultCloser struct {
+	io.Reader
+
+	open *int
+}
+
+func (c faultCloser) Close() error { *c.open--; return nil }
+
+// A layer below that changes the request it is given breaks its contract; the operation goes
+// on as its caller began it.
+func TestALayerThatChangesTheRequestDoesNotEndTheOperation(t *testing.T) {
+	calls := 0
+	rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Path == "/first" { // HTTP/1, as the origin's answer tells
+			return httptestx.Canned(r, 200, ""), nil
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		*r = *r.WithContext(ctx)
+		if calls++; calls == 1 {
+			return nil, io.EOF
+		}
+		return httptestx.Canned(r, 200, ""), nil
+	}), retrip.WithBackoff(retrip.Constant(0))))
+	for _, path := range []string{"first", "second"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://origin.test/"+path, http.NoBody)
+		require.NoError(t, err)
+		require.NoError(t, faultTrip(t, rt, req))
+	}
+	require.Equal(t, 2, calls)
+}
+
+// A base that asks for the body again gets none, and answers all the same: the event tells
+// what was wrong with it.
+func TestAFailedGetBodyBehindAnAnswerIsInTheEvent(t *testing.T) {
+	rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Path == "/first" { // HTTP/1, as the origin's answer tells
+			return httptestx.Canned(r, 200, ""), nil
+		}
+		near, far := net.Pipe()
+		_, _ = near.Close(), far.Close()
+		trace := httptrace.ContextClientTrace(r.Context())
+		trace.GetConn("origin.test:80")
+		trace.GotConn(httptrace.GotConnInfo{Conn: near})
+		_, err := r.GetBody()
+		require.Error(t, err)
+		return httptestx.Canned(r, 503, ""), r.Body.Close()
+	})))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://origin.test/first", http.NoBody)
+	require.NoError(t, err)
+	require.NoError(t, faultTrip(t, rt, req))
+
+	ctx, recorder := retrip.Record(t.Context())
+	req, err = http.NewRequestWithContext(ctx, http.MethodPut, "http://origin.test/second", strings.NewReader("whole"))
+	require.NoError(t, err)
+	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("torn")), nil }
+	require.NoError(t, faultTrip(t, rt, req))
+	events := recorder.Events()
+	require.Len(t, events, 1)
+	require.Equal(t, retrip.ReasonBodyFailed, events[0].Reason)
+	require.ErrorContains(t, events[0].Err, "ContentLength")
 }

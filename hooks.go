@@ -221,17 +221,17 @@ func (op *operation) emit(e *Event, again bool) {
 		r.add(*e, again, op.maybeApplied)
 	}
 	if l := op.cfg.logger; l != nil {
-		if level := level(e); l.Enabled(op.ctx(), level) {
+		if level := level(e); l.Enabled(op.ctx, level) {
 			// Without a program counter, which would lead to this line and costs more than
 			// all the rest.
 			record := slog.NewRecord(time.Now(), level, "http attempt", 0)
 			var room [mostAttrs]slog.Attr
 			record.AddAttrs(attrs(room[:0], e)...)
-			_ = l.Handler().Handle(op.ctx(), record) // as a Logger does
+			_ = l.Handler().Handle(op.ctx, record) // as a Logger does
 		}
 	}
 	for _, h := range op.cfg.hooks {
-		h(op.ctx(), *e)
+		h(op.ctx, *e)
 	}
 }
 

@@ -241,11 +241,11 @@ func (b *checkBody) Close() error {
 // use the same client. WithTotalTimeout ends at the headers, so that its timer is stopped
 // there and the body of the check's response can be read past it; cancel ends that.
 func (op *operation) checkContext() (ctx context.Context, cancel context.CancelFunc) {
-	plain := plainContext{Context: op.ctx(), deadline: op.deadline}
+	plain := plainContext{Context: op.ctx, deadline: op.deadline}
 	if !op.totalFirst {
 		return plain, nil
 	}
-	inner, end := context.WithCancelCause(op.ctx())
+	inner, end := context.WithCancelCause(op.ctx)
 	plain.Context = inner
 	op.checkTimer = time.AfterFunc(time.Until(op.deadline), func() { end(context.DeadlineExceeded) })
 	return plain, func() { end(nil) }

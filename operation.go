@@ -40,14 +40,18 @@ type operation struct {
 	settled    bool
 }
 
-// begin finds what else holds for all attempts.
-func (op *operation) begin() {
+// begin finds what else holds for all attempts; first is one that was made already, if there
+// is one.
+func (op *operation) begin(first *made) {
+	if first != nil { // finish closes it, should the caller's context panic
+		op.last.Response, op.last.traced = first.resp, first.traced
+	}
 	if op.cfg.bodyBuffer > 0 {
 		op.body.hold(op.cfg.bodyBuffer)
 	}
 	op.timed = op.recorder != nil || op.cfg.observed || op.cfg.stateCheck != nil && !op.permitted
 
-	op.deadline, _ = op.ctx().Deadline()
+	op.deadline, _ = op.ctx.Deadline()
 	if total := op.cfg.totalTimeout; total > 0 {
 		if end := time.Now().Add(total); op.deadline.IsZero() || end.Before(op.deadline) {
 			op.deadline, op.totalFirst = end, true
@@ -137,11 +141,11 @@ func classOf(end Decision) Class {
 // and cancel, whichever signal came first; it is looked at where somebody signals an end,
 // or where there is reason to.
 func (op *operation) ended(byClock bool) Decision {
-	gone := gone(op.req)
+	gone := gone(op.ctx, op.req)
 	switch {
 	case !gone && !byClock:
 		return ""
-	case !op.deadline.IsZero() && !time.Now().Before(op.deadline), errors.Is(op.ctx().Err(), context.DeadlineExceeded):
+	case !op.deadline.IsZero() && !time.Now().Before(op.deadline), errors.Is(op.ctx.Err(), context.DeadlineExceeded):
 		return DecisionDeadlineExceeded
 	case gone:
 		return DecisionCancel
@@ -153,8 +157,8 @@ func (op *operation) ended(byClock bool) Decision {
 // endError is the error of an operation that ended outside of an attempt.
 func (op *operation) endError(end Decision) error {
 	switch {
-	case op.ctx().Err() != nil:
-		return op.ctx().Err()
+	case op.ctx.Err() != nil:
+		return op.ctx.Err()
 	case end == DecisionCancel:
 		return context.Canceled // req.Cancel, which has no error of its own
 	case op.totalFirst:

@@ -59,10 +59,10 @@ func (op *operation) judge(a *outcome, m *made) {
 		tr.mu.Unlock()
 		a.Sends = int(facts.GotConn)
 	}
-	_, facts.Std = op.t.Unwrap().(*http.Transport)
+	facts.Std = !op.t.foreign
 	facts.Distrusted = op.t.distrusted.Load()
 	facts.LocalReject = !a.byRetrip && wire.LocalReject(op.req, err)
-	facts.Ended = gone(op.req)
+	facts.Ended = gone(op.ctx, op.req)
 	var bodyErr error
 	if tr != nil {
 		facts.Ended = facts.Ended || timedOut || tr.Err() != nil
@@ -79,7 +79,7 @@ func (op *operation) judge(a *outcome, m *made) {
 	switch {
 	case a.end != "":
 		a.Class = classOf(a.end)
-		if a.end == DecisionDeadlineExceeded && op.totalFirst && op.ctx().Err() == nil {
+		if a.end == DecisionDeadlineExceeded && op.totalFirst && op.ctx.Err() == nil {
 			a.byRetrip, a.outOfTime = true, true
 			a.Err = ended("WithTotalTimeout("+op.cfg.totalTimeout.String()+") ended the attempt", true, err)
 		}

@@ -54,8 +54,12 @@ func (op *operation) rule() {
 
 // blameBody makes the body the cause where it is what stops the repeat of an answer.
 func (op *operation) blameBody(a *outcome) {
-	if op.ruling.Reason == ReasonBodyFailed {
-		a.Class = ClassBody
+	if op.ruling.Reason != ReasonBodyFailed {
+		return
+	}
+	a.Class = ClassBody
+	if a.Response != nil && a.extra == nil {
+		a.extra = a.traced.failure()
 	}
 }
 
@@ -207,7 +211,7 @@ func (op *operation) sleep() Decision {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-op.ctx().Done():
+	case <-op.ctx.Done():
 	case <-op.req.Cancel: //nolint:staticcheck // set by http.Client.Timeout
 	}
 	return op.ended(op.totalFirst)

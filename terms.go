@@ -7,35 +7,48 @@ import (
 	"github.com/retrip/retrip/internal/budget"
 )
 
-// direct finds the settings and the origin of a request whose first attempt goes down as the
-// caller made it, since nothing that could be seen of it would change anything: a safe one
-// without a body, to an origin that speaks HTTP/1, where no setting asks for more and nobody
-// looks. There is no origin where it is not such a one.
-func (t *Transport) direct(req *http.Request) (*config, *origin) {
+// A passage is what a direct request needs.
+type passage struct {
+	ctx    context.Context // the caller's, as it was when it called
+	cfg    *config
+	origin *origin // nil: the request is not direct
+	nested bool
+}
+
+// direct finds the passage of a request whose first attempt goes down as the caller made it,
+// since nothing that could be seen of it would change anything: a safe one without a body, to
+// an origin that speaks HTTP/1, where no setting asks for more and nobody looks.
+func (t *Transport) direct(req *http.Request) (p passage) {
+	p.ctx = req.Context()
 	if t.nests || req.URL == nil || hasBody(req) || !safeMethod(req.Method) || isUpgrade(req) {
-		return nil, nil
+		return p
 	}
-	cfg := t.settings()
-	if c := carriedBy(req.Context()); c != nil && !c.marked {
+	p.cfg = t.settings()
+	switch c := carriedBy(p.ctx); {
+	case c == nil:
+	case c.marked:
+		p.nested = true
+	default:
 		var err error
-		if cfg, err = c.settings(cfg); err != nil || c.recorder != nil {
-			return nil, nil
+		if p.cfg, err = c.settings(p.cfg); err != nil || c.recorder != nil {
+			return p
 		}
 	}
-	if !cfg.direct || gone(req) {
-		return nil, nil
+	if !p.cfg.direct || gone(p.ctx, req) {
+		return p
 	}
 	if o := t.origins.of(req.URL.Scheme, req.URL.Host); t.speaksHTTP1(req, o) {
-		return cfg, o
+		p.origin = o
 	}
-	return nil, nil
+	return p
 }
 
 // terms are what holds for an operation before anything is known of an attempt.
 type terms struct {
 	t        *Transport
 	cfg      *config
-	req      *http.Request // the caller's
+	req      *http.Request   // the caller's
+	ctx      context.Context // the caller's, as it was when it called
 	recorder *Recorder
 	origin   *origin
 	account  *budget.Entry
@@ -48,15 +61,12 @@ type terms struct {
 	permitted bool // by the caller's word, its key or its method
 }
 
-// ctx is the caller's.
-func (s *terms) ctx() context.Context { return s.req.Context() }
-
 // settle finds the terms, and counts the operation.
 func (s *terms) settle() error {
 	if hasBody(s.req) {
 		s.body.init(s.req)
 	}
-	if c := carriedBy(s.ctx()); c != nil {
+	if c := carriedBy(s.ctx); c != nil {
 		if err := s.carry(c); err != nil {
 			return err
 		}
@@ -93,7 +103,7 @@ func (s *terms) carry(c *carried) error {
 // the caller still waits, nobody looks, and no setting asks for more than the request.
 func (s *terms) simple() bool {
 	return s.cfg.plain && s.recorder == nil && !s.t.nests && !s.upgrade && s.key == "" &&
-		(s.cfg.stateCheck == nil || s.permitted) && s.body.kind <= readerBody && !s.body.wrong && !gone(s.req)
+		(s.cfg.stateCheck == nil || s.permitted) && s.body.kind <= readerBody && !s.body.wrong && !gone(s.ctx, s.req)
 }
 
 // start makes the first attempt of a simple operation.
@@ -146,13 +156,16 @@ func answers(resp *http.Response, req *http.Request) {
 	}
 }
 
-// speaksHTTP1 reports whether the origin of req is known to speak HTTP/1: by its last
-// answer, and at once for plain http by an *http.Transport.
+// speaksHTTP1 reports whether the origin of req is known to speak HTTP/1: by the settings of
+// an *http.Transport where there is no TLS, otherwise by the origin's last answer.
 func (t *Transport) speaksHTTP1(req *http.Request, o *origin) bool {
-	return o.proto.Load() == 1 || req.URL.Scheme == "http" && t.plainHTTP1()
+	if !t.foreign && req.URL.Scheme == "http" {
+		return t.plainHTTP1()
+	}
+	return o.proto.Load() == 1
 }
 
-// plainHTTP1 reports whether the base surely speaks HTTP/1 where there is no TLS.
+// plainHTTP1 is for a base that is an *http.Transport.
 func (t *Transport) plainHTTP1() bool {
 	base, ok := t.Unwrap().(*http.Transport)
 	return ok && (base.Protocols == nil || !base.Protocols.UnencryptedHTTP2())
@@ -160,8 +173,8 @@ func (t *Transport) plainHTTP1() bool {
 
 // gone reports whether the caller of req waits no more. http.Client.Timeout closes
 // req.Cancel, often before the context ends (WIRE.md finding 4).
-func gone(req *http.Request) bool {
-	return req.Context().Err() != nil || req.Cancel != nil && closed(req.Cancel) //nolint:staticcheck // deprecated, and set by http.Client.Timeout
+func gone(ctx context.Context, req *http.Request) bool {
+	return ctx.Err() != nil || req.Cancel != nil && closed(req.Cancel) //nolint:staticcheck // deprecated, and set by http.Client.Timeout
 }
 
 func closed(c <-chan struct{}) bool {

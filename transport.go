@@ -52,6 +52,8 @@ import (
 type Transport struct {
 	base http.RoundTripper // nil: the shared one
 	cfg  *config           // nil: the defaults
+	// foreign tells that the base is no *http.Transport.
+	foreign bool
 	// Where a Transport is found below the base its attempts are marked from the first
 	// one on, so that attempts do not multiply.
 	nests bool
@@ -68,7 +70,8 @@ func New(base http.RoundTripper, opts ...Option) (*Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Transport{base: base, cfg: cfg, nests: nests(base)}, nil
+	_, std := base.(*http.Transport)
+	return &Transport{base: base, cfg: cfg, foreign: base != nil && !std, nests: nests(base)}, nil
 }
 
 // Must returns t, and panics if err is not nil. It wraps a call of [New] whose options are
@@ -138,35 +141,36 @@ func (t *Transport) budget() *Budget {
 // both and never neither; see [Error] for which error. req is not written to, and its body
 // is closed once on every path.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	cfg, o := t.direct(req)
-	if o == nil {
-		return t.watch(req)
+	p := t.direct(req)
+	if p.origin == nil {
+		return t.watch(req, p)
 	}
 	// Nearly every request can go down as it is, and nearly every answer is final: then there
 	// is nothing to decide, and no operation is begun.
-	account := t.count(cfg, o)
+	account := t.count(p.cfg, p.origin)
 	resp, err := t.Unwrap().RoundTrip(req)
-	if first := (made{resp: resp, err: err}); !cfg.final(first) {
-		return t.resume(req, cfg, o, account, first)
+	if first := (made{resp: resp, err: err}); !p.cfg.final(first) {
+		return t.resume(req, p, account, first)
 	}
-	o.learn(resp.ProtoMajor)
+	p.origin.learn(resp.ProtoMajor)
 	answers(resp, req)
 	account.End(false)
 	return resp, nil
 }
 
 // resume begins the operation of a direct request whose first attempt was not its end.
-func (t *Transport) resume(req *http.Request, cfg *config, o *origin, account *budget.Entry, first made) (*http.Response, error) {
-	s := terms{t: t, cfg: cfg, req: req, origin: o, account: account, safe: true, permitted: true}
-	c := carriedBy(s.ctx())
-	s.nested = c != nil && c.marked
+func (t *Transport) resume(req *http.Request, p passage, account *budget.Entry, first made) (*http.Response, error) {
+	s := terms{
+		t: t, cfg: p.cfg, req: req, ctx: p.ctx, origin: p.origin, account: account,
+		nested: p.nested, safe: true, permitted: true,
+	}
 	return s.operate(&first)
 }
 
-// watch sends all other requests. What is seen of their attempts counts, or their settings ask
-// for more.
-func (t *Transport) watch(req *http.Request) (*http.Response, error) {
-	s := terms{t: t, cfg: t.settings(), req: req}
+// watch sends what is not direct: what is seen of its attempts counts, or its settings ask for
+// more.
+func (t *Transport) watch(req *http.Request, p passage) (*http.Response, error) {
+	s := terms{t: t, cfg: t.settings(), req: req, ctx: p.ctx}
 	begun := false
 	defer func() {
 		if !begun {
@@ -194,7 +198,7 @@ func (t *Transport) watch(req *http.Request) (*http.Response, error) {
 func (s *terms) operate(first *made) (*http.Response, error) {
 	op := operation{terms: *s}
 	defer op.finish()
-	op.begin()
+	op.begin(first)
 	switch {
 	case first != nil:
 		op.take(first)
