@@ -103,8 +103,8 @@ func (r *report) writeHead(b *bytes.Buffer) {
 		r.began.UTC().Format(time.DateOnly), runtime.Version(), runtime.GOOS, runtime.GOARCH, r.kernel, runtime.NumCPU(), r.processor, r.load)
 	fmt.Fprintf(b, "%d rounds of %s for each benchmark, %d for each upload, %s in all. ",
 		r.settings.rounds, r.settings.time, r.settings.uploads, r.took.Round(time.Second))
-	fmt.Fprintf(b, "In a round all clients work by turns of 10 ms, in a random order, so that what makes the machine slower for a while meets them "+
-		"alike; a client's time in a round is the median of its turns.\n\n")
+	fmt.Fprintf(b, "In a round all clients work by turns of 2 ms, in a random order, so that what makes the machine slower for a while meets them "+
+		"alike; a client's time in a round is the mean of its turns without the fastest and the slowest tenth.\n\n")
 	fmt.Fprintf(b, "Times are medians of the rounds, with the least and the greatest in brackets. \"More than bare\" and \"× bare\" are the medians of the "+
 		"rounds' own differences and ratios to the bare base. \"Against retrip\" is how the medians differ, with the p-value of the "+
 		"Mann-Whitney U test that benchstat uses; ~ is a difference that may be chance. Allocations and bytes are per call.\n\n")

@@ -18,22 +18,21 @@ type Side struct {
 }
 
 // slice is how long a side works before another one does: short, since a machine's speed
-// changes, and long enough for several garbage collections.
-const slice = 10 * time.Millisecond
+// changes all the time.
+const slice = 2 * time.Millisecond
 
 // Compare has all sides work by turns and in a random order, and reports each of them as a
 // sub-benchmark client=Name of b. What makes the machine slower for a while then meets all
-// sides alike. Each has the time of -benchtime, and times are the medians of its slices; with
-// -benchtime Nx there is one slice of N. With cpu, which tells the time that the processor
-// spent on this process, that is reported too. Nobody's garbage is collected in another's
-// slice. The number of iterations that is printed says nothing.
+// sides alike. Each has the time of -benchtime, and its times are the mean of its slices
+// without the fastest and the slowest tenth; with -benchtime Nx there is one slice of N. With
+// cpu, which tells the time that the processor spent on this process, that is reported too.
+// The number of iterations that is printed says nothing.
 func Compare(b *testing.B, cpu func() time.Duration, sides []Side) {
 	b.Helper()
 	turns, n := plan(b, sides)
 	took, used := make([][]float64, len(sides)), make([][]float64, len(sides))
 	for range turns {
 		for _, i := range rand.Perm(len(sides)) {
-			runtime.GC()
 			var before time.Duration
 			if cpu != nil {
 				before = cpu()
@@ -108,7 +107,13 @@ func allocated(side Side, n int) (allocs, bytes float64) {
 
 func each(d time.Duration, n int) float64 { return float64(d.Nanoseconds()) / float64(n) }
 
+// middle is the mean without a tenth at either end.
 func middle(values []float64) float64 {
 	slices.Sort(values)
-	return values[len(values)/2]
+	values = values[len(values)/10 : len(values)-len(values)/10]
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	return sum / float64(len(values))
 }
