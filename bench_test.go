@@ -204,7 +204,7 @@ func BenchmarkFastPath(b *testing.B) {
 					}
 				}})
 			}
-			httptestx.Compare(b, nil, sides)
+			httptestx.Compare(b, sides)
 		})
 	}
 }
@@ -231,7 +231,7 @@ func BenchmarkFastPathParallel(b *testing.B) {
 					wg.Wait()
 				}})
 			}
-			httptestx.Compare(b, nil, sides)
+			httptestx.Compare(b, sides)
 		})
 	}
 }
@@ -290,5 +290,5 @@ func BenchmarkRepeatedGET(b *testing.B) {
 			}
 		}
 	}
-	httptestx.Compare(b, nil, []httptestx.Side{{Name: "bare", Work: times(bare)}, {Name: "retrip", Work: times(ours)}})
+	httptestx.Compare(b, []httptestx.Side{{Name: "bare", Work: times(bare)}, {Name: "retrip", Work: times(ours)}})
 }

@@ -156,7 +156,7 @@ func compare(b *testing.B, request string, side func(*testing.B, client) func(n 
 				sides = append(sides, httptestx.Side{Name: c.name, Work: w})
 			}
 		}
-		httptestx.Compare(b, cpuTime, sides)
+		httptestx.Compare(b, sides)
 	})
 }
 

@@ -100,7 +100,7 @@ func TestTheReportTellsWhatWasMeasured(t *testing.T) {
 		"| retrip | 10 MiB (10 MiB–10 MiB) | 0 ns (0 ns–0 ns) | 0 ns (0 ns–0 ns) | 200 |",
 		`a \| b |`,
 		"| GET, http | 1 | 0 | **no** | 1000 ns | 100 ns | **no** | 2.0 |",
-		"| GET | 2.00 | 2.00 | yes |",
+		"| GET | 2.00, 2.00 | 2.00, 2.00 | yes |",
 	} {
 		require.Contains(t, text, line)
 	}

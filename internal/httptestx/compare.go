@@ -24,25 +24,19 @@ const slice = 2 * time.Millisecond
 // Compare has all sides work by turns and in a random order, and reports each of them as a
 // sub-benchmark client=Name of b. What makes the machine slower for a while then meets all
 // sides alike. Each has the time of -benchtime, and its times are the mean of its slices
-// without the fastest and the slowest tenth; with -benchtime Nx there is one slice of N. With
-// cpu, which tells the time that the processor spent on this process, that is reported too.
-// The number of iterations that is printed says nothing.
-func Compare(b *testing.B, cpu func() time.Duration, sides []Side) {
+// without the fastest and the slowest tenth; with -benchtime Nx there is one slice of N. Beside
+// the time the processors' is reported, as cpu-ns/op. The number of iterations that is printed
+// says nothing.
+func Compare(b *testing.B, sides []Side) {
 	b.Helper()
 	turns, n := plan(b, sides)
 	took, used := make([][]float64, len(sides)), make([][]float64, len(sides))
 	for range turns {
 		for _, i := range rand.Perm(len(sides)) {
-			var before time.Duration
-			if cpu != nil {
-				before = cpu()
-			}
-			start := time.Now()
+			before, start := cpuTime(), time.Now()
 			sides[i].Work(n[i])
 			took[i] = append(took[i], each(time.Since(start), n[i]))
-			if cpu != nil {
-				used[i] = append(used[i], each(cpu()-before, n[i]))
-			}
+			used[i] = append(used[i], each(cpuTime()-before, n[i]))
 		}
 	}
 	for i, side := range sides {
@@ -52,9 +46,7 @@ func Compare(b *testing.B, cpu func() time.Duration, sides []Side) {
 			b.ReportMetric(middle(took[i]), "ns/op")
 			b.ReportMetric(allocs, "allocs/op")
 			b.ReportMetric(bytes, "B/op")
-			if cpu != nil {
-				b.ReportMetric(middle(used[i]), "cpu-ns/op")
-			}
+			b.ReportMetric(middle(used[i]), "cpu-ns/op") // benchfmt makes seconds of it
 		})
 	}
 }
