@@ -534,56 +534,123 @@ func TestNoAttemptTakesAGoroutineToWatchItsContext(t *testing.T) {
 type lateContext struct {
 	context.Context //nolint:containedctx // it is one
 
-	value, deadline bool
-	late            bool
+	what string // that panics
+	late atomic.Bool
 }
 
 func (c *lateContext) Value(key any) any {
-	if c.late && c.value {
-		panic("no value")
-	}
+	c.ask("Value")
 	return c.Context.Value(key)
 }
 
 func (c *lateContext) Deadline() (time.Time, bool) {
-	if c.late && c.deadline {
-		panic("no deadline")
-	}
+	c.ask("Deadline")
 	return c.Context.Deadline()
+}
+
+func (c *lateContext) Done() <-chan struct{} {
+	c.ask("Done")
+	return c.Context.Done()
+}
+
+func (c *lateContext) Err() error {
+	c.ask("Err")
+	return c.Context.Err()
+}
+
+func (c *lateContext) ask(what string) {
+	if c.what == what && c.late.Load() {
+		panic("no " + what)
+	}
 }
 
 // A context that cannot be asked any more: the answer in hand is closed nevertheless, or is
 // the caller's.
 func TestAContextThatPanicsLeavesNoAnswerOpen(t *testing.T) {
 	for name, url := range map[string]string{"direct": "http://origin.test/", "watched": "https://origin.test/"} {
-		for _, ctx := range []*lateContext{{value: true}, {deadline: true}} {
-			t.Run(fmt.Sprintf("%s, Deadline %v", name, ctx.deadline), func(t *testing.T) {
-				ctx.Context = t.Context()
-				open := 0
-				rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
-					if r.URL.Path != "/last" { // HTTP/1, as the origin's answer tells
-						return httptestx.Canned(r, 200, ""), nil
-					}
-					ctx.late = true
-					resp := httptestx.Canned(r, 503, "")
-					resp.Body = faultCloser{Reader: strings.NewReader("busy"), open: &open}
-					open++
-					return resp, nil
-				}), retrip.WithBackoff(retrip.Constant(0))))
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://origin.test/", http.NoBody)
-				require.NoError(t, err)
-				require.NoError(t, faultTrip(t, rt, req))
+		for _, what := range []string{"Value", "Deadline", "Done", "Err"} {
+			for _, status := range []int{200, 503} {
+				t.Run(fmt.Sprintf("%s, %s, %d", name, what, status), func(t *testing.T) {
+					ctx := &lateContext{Context: t.Context(), what: what}
+					open := 0
+					rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+						resp := httptestx.Canned(r, 200, "")
+						if r.URL.Path == "/last" {
+							ctx.late.Store(true)
+							resp = httptestx.Canned(r, status, "")
+							resp.Body = faultCloser{Reader: strings.NewReader("busy"), open: &open}
+							open++
+						}
+						return resp, nil // HTTP/1, from which the next request to the origin is direct
+					}), retrip.WithBackoff(retrip.Constant(0))))
+					req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://origin.test/", http.NoBody)
+					require.NoError(t, err)
+					require.NoError(t, faultTrip(t, rt, req))
 
-				req, err = http.NewRequestWithContext(ctx, http.MethodGet, url+"last", http.NoBody)
-				require.NoError(t, err)
-				func() {
-					defer func() { _ = recover() }()
-					_ = faultTrip(t, rt, req)
-				}()
-				require.Zero(t, open)
-			})
+					req, err = http.NewRequestWithContext(ctx, http.MethodGet, url+"last", http.NoBody)
+					require.NoError(t, err)
+					func() {
+						defer func() { _ = recover() }()
+						resp, err := rt.RoundTrip(req)
+						if err == nil {
+							_ = resp.Body.Close()
+						}
+					}()
+					require.Zero(t, open)
+				})
+			}
 		}
 	}
+}
+
+// What was given up for a wait is closed, whatever panics afterwards.
+func TestAHookThatPanicsInAWaitLeavesTheAnswerClosedOnce(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	open, events := 0, 0
+	rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+		resp := httptestx.Canned(r, 503, "")
+		resp.Body = faultCloser{Reader: strings.NewReader("busy"), open: &open}
+		open++
+		return resp, nil
+	}), retrip.WithBackoff(retrip.Constant(time.Hour)), retrip.WithHook(func(context.Context, retrip.Event) {
+		if events++; events > 1 {
+			panic("no event of the wait")
+		}
+		cancel()
+	})))
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://origin.test/", http.NoBody)
+	require.NoError(t, err)
+	require.Panics(t, func() { _ = faultTrip(t, rt, req) })
+	require.Zero(t, open)
+}
+
+// A layer that takes the end off the caller's context: what the next attempt took of it is
+// given back all the same.
+func TestALayerThatChangesTheContextKeepsNothingOfIt(t *testing.T) {
+	calls := 0
+	var second context.Context
+	rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Path == "/first" { // HTTP/1, as the origin's answer tells
+			return httptestx.Canned(r, 200, ""), nil
+		}
+		if calls++; calls == 1 {
+			*r = *r.WithContext(context.WithoutCancel(r.Context())) //nolint:contextcheck // the breach
+			resp := httptestx.Canned(r, 503, "")
+			resp.ProtoMajor = 2 // retrip can end the next attempt
+			return resp, nil
+		}
+		second = r.Context() //nolint:fatcontext // looked at afterwards
+		return httptestx.Canned(r, 200, ""), nil
+	}), retrip.WithBackoff(retrip.Constant(0))))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for _, path := range []string{"first", "second"} {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://origin.test/"+path, http.NoBody)
+		require.NoError(t, err)
+		require.NoError(t, faultTrip(t, rt, req))
+	}
+	require.Error(t, second.Err())
 }
 
 // faultCloser counts what is open.

@@ -186,16 +186,18 @@ func (op *operation) attemptLimit() time.Duration {
 // finish is the end on every path, a panic included: what is held is given back, and what
 // nobody gets is closed.
 func (op *operation) finish() {
+	defer op.body.finish()
 	if !op.settled {
 		op.silent = true
-		if op.last.traced != nil {
-			op.last.traced.release()
+		defer op.putBack(errPanic)
+		defer closeResponse(op.checked)
+		if !op.last.discarded {
+			defer closeResponse(op.last.Response)
 		}
-		closeResponse(op.last.Response)
-		closeResponse(op.checked)
-		op.putBack(errPanic)
+		if op.last.traced != nil {
+			op.last.traced.release() // the caller's context may panic again
+		}
 	}
-	op.body.finish()
 	if !op.silent && (op.last.end == "" || op.last.outOfTime) {
 		op.account.End((op.last.transient || op.last.outOfTime) && op.last.state != StateApplied)
 	}

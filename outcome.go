@@ -15,6 +15,7 @@ type outcome struct {
 	Attempt
 
 	traced    *traced
+	discarded bool     // its response was given up for a repeat
 	byRetrip  bool     // its error is of retrip's making
 	outOfTime bool     // WithTotalTimeout ended it
 	end       Decision // how the operation was ended in it, if it was
@@ -33,6 +34,7 @@ type outcome struct {
 // judge finds out what the attempt's outcome is and proves.
 func (op *operation) judge(a *outcome, m *made) {
 	tr, resp, err := m.traced, m.resp, m.err
+	a.traced = tr
 	timedOut := m.timedOut()
 	late := resp != nil && timedOut
 	switch {
@@ -105,7 +107,7 @@ func (op *operation) judge(a *outcome, m *made) {
 
 // answered notes a response.
 func (op *operation) answered(a *outcome, tr *traced, resp *http.Response) {
-	a.Response, a.Delivery, a.traced = resp, DeliveryAnswered, tr
+	a.Response, a.Delivery = resp, DeliveryAnswered
 	op.receive(tr, resp)
 	if tr != nil {
 		tr.mu.Lock()

@@ -147,6 +147,7 @@ func (op *operation) putBack(err error) {
 func (op *operation) wait() bool {
 	if op.last.Response != nil {
 		discard(op.last.Response, op.last.traced)
+		op.last.discarded = true
 	}
 	if end := op.sleep(); end != "" {
 		return op.giveUp(end)

@@ -78,7 +78,7 @@ func (b *answerBody) Close() error {
 // the caller's context ends (WIRE.md C16, C17).
 func (a *traced) keep(resp *http.Response) {
 	switch {
-	case a.cancel == nil || a.forever() || resp.StatusCode == http.StatusSwitchingProtocols:
+	case a.cancel == nil || resp.StatusCode == http.StatusSwitchingProtocols:
 	case resp.Body == nil || resp.Body == http.NoBody:
 		a.answerRead()
 	default:

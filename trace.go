@@ -100,7 +100,7 @@ func (a *traced) attach() {
 		a.trace.WroteHeaders = h.wroteHeaders
 	}
 	// It tells when the request's body is done with, too.
-	if a.seen.WritesTraced || a.cancel != nil && hasBody(a.whole) && !a.forever() {
+	if a.seen.WritesTraced || a.cancel != nil && hasBody(a.whole) {
 		a.trace.WroteRequest = h.wroteRequest
 	}
 	if a.secure() {
@@ -114,10 +114,6 @@ type hooks struct {
 
 	outer *httptrace.ClientTrace // the caller's, nil: none
 }
-
-// forever reports whether the caller's context never ends, so that nothing is to be
-// released.
-func (a *traced) forever() bool { return a.whole.Context().Done() == nil }
 
 func (a *traced) secure() bool { return a.whole.URL != nil && a.whole.URL.Scheme == "https" }
 
