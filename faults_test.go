@@ -246,11 +246,10 @@ func TestALateAnswerWithoutAConnectionIsNotTrusted(t *testing.T) {
 		calls := 0
 		rt := retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 			httptrace.ContextClientTrace(r.Context()).GetConn("origin.test:443")
+			<-r.Context().Done()
 			if calls++; calls == 1 {
-				time.Sleep(2 * time.Second)
 				return httptestx.Canned(r, 200, "done"), nil
 			}
-			<-r.Context().Done()
 			return nil, r.Context().Err()
 		}), retrip.WithAttemptTimeout(time.Second)))
 		for range 2 {
@@ -290,10 +289,10 @@ func TestAContextThatPanicsLeavesNothingLocked(t *testing.T) {
 
 // A context that cannot be asked at all: the request's body is closed nevertheless.
 func TestAContextThatPanicsLeavesNoBodyOpen(t *testing.T) {
-	for name, ctx := range map[string]context.Context{
-		"Value": brokenContext{value: true}, "Err": brokenContext{err: true}, "Done": brokenContext{done: true},
-	} {
-		t.Run(name, func(t *testing.T) {
+	for _, what := range []string{"Value", "Err", "Done"} {
+		t.Run(what, func(t *testing.T) {
+			ctx := &lateContext{Context: t.Context(), what: what}
+			ctx.late.Store(true)
 			rt := httptestx.Checked(t, retrip.Must(retrip.New(httptestx.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 				return nil, r.Body.Close()
 			}))))
@@ -305,31 +304,6 @@ func TestAContextThatPanicsLeavesNoBodyOpen(t *testing.T) {
 			body.CheckClosedOnce(t)
 		})
 	}
-}
-
-type brokenContext struct{ value, err, done bool }
-
-func (brokenContext) Deadline() (time.Time, bool) { return time.Time{}, false }
-
-func (c brokenContext) Value(any) any {
-	if c.value {
-		panic("no value")
-	}
-	return nil
-}
-
-func (c brokenContext) Err() error {
-	if c.err {
-		panic("no error")
-	}
-	return nil
-}
-
-func (c brokenContext) Done() <-chan struct{} {
-	if c.done {
-		panic("no end")
-	}
-	return nil
 }
 
 // What a base sends after its answer is its own affair: stopping it would cut that answer.
@@ -349,7 +323,7 @@ func TestALateSendOfTheBaseDoesNotCutItsAnswer(t *testing.T) {
 			trace.WroteRequest(httptrace.WroteRequestInfo{})
 			answer, answers := io.Pipe()
 			go func() {
-				time.Sleep(time.Second)
+				synctest.Wait() // until the answer is read
 				trace.GotConn(httptrace.GotConnInfo{Conn: hedge})
 				if ctx.Err() != nil {
 					_ = answers.CloseWithError(ctx.Err())

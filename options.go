@@ -89,7 +89,7 @@ const (
 	wordNo
 )
 
-var defaults = config{
+var defaults = derived(config{
 	maxAttempts:   3,
 	backoff:       FullJitter(100*time.Millisecond, 2*time.Second),
 	maxRetryAfter: 60 * time.Second,
@@ -98,8 +98,11 @@ var defaults = config{
 		http.StatusServiceUnavailable, http.StatusGatewayTimeout),
 	keyHeader: "Idempotency-Key",
 	ownBudget: true,
-	plain:     true,
-	direct:    true,
+})
+
+func derived(c config) config {
+	c.derive()
+	return c
 }
 
 // with gives the settings that opts make of c; c stays as it is.

@@ -76,8 +76,8 @@ func (a *traced) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// clientTrace gives the attempt's trace. It is made when the base asks for it, as net/http does
-// first of all: a cache that answers by itself never does, and has nothing to prove.
+// clientTrace gives the attempt's trace. It is made when the base asks for it, as net/http
+// does first of all: a cache that answers by itself never does, and has nothing to prove.
 func (a *traced) clientTrace() *httptrace.ClientTrace {
 	a.mu.Lock()
 	defer a.mu.Unlock() // the caller's context may panic

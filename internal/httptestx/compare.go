@@ -30,6 +30,9 @@ const slice = 2 * time.Millisecond
 func Compare(b *testing.B, sides []Side) {
 	b.Helper()
 	turns, n := plan(b, sides)
+	if b.Failed() {
+		return
+	}
 	took, used := make([][]float64, len(sides)), make([][]float64, len(sides))
 	for range turns {
 		for _, i := range rand.Perm(len(sides)) {
@@ -71,20 +74,22 @@ func plan(b *testing.B, sides []Side) (turns int, n []int) {
 		b.Fatal(err)
 	}
 	for i, side := range sides {
-		n[i] = rate(side, min(slice, total))
+		n[i] = rate(b, side, min(slice, total))
 	}
 	return max(1, int(total/slice)), n
 }
 
-// rate finds how often a side works in a time.
-func rate(side Side, d time.Duration) int {
-	for n := 1; ; n *= 2 {
+// rate finds how often a side works in a time; one that fails may take no time at all.
+func rate(b *testing.B, side Side, d time.Duration) int {
+	b.Helper()
+	for n := 1; !b.Failed(); n *= 2 {
 		start := time.Now()
 		side.Work(n)
 		if took := time.Since(start); took >= d/2 {
 			return max(1, int(float64(n)*float64(d)/float64(took)))
 		}
 	}
+	return 1
 }
 
 // allocated measures what one call allocates, in this process.

@@ -244,3 +244,14 @@ func TestStubAnswersFromItsList(t *testing.T) {
 	resp.Body.Close()
 	assert.Equal(t, "3", resp.Header.Get("Retry-After"))
 }
+
+// A side that fails at once would be tried ever more often, to find how long it takes.
+func TestComparisonOfASideThatFailsEnds(t *testing.T) {
+	calls := 0
+	got := testing.Benchmark(func(b *testing.B) {
+		b.Helper()
+		Compare(b, []Side{{Name: "broken", Work: func(int) { calls++; b.Fail() }}})
+	})
+	require.Zero(t, got.N)
+	require.Equal(t, 1, calls)
+}
